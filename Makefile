@@ -1,0 +1,50 @@
+# The two commands of a fresh machine are `make train` and `make test`; each does all the set-up it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CORE := $(wildcard core/*.hpp core/*.cpp core/CMakeLists.txt)
+
+.PHONY: help setup train test check bench peers core-test clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.core  ## make .venv, install everything and build the core
+
+train: setup  ## train a first agent and evaluate it
+	$(BIN)/python examples/first_agent.py
+
+test: setup  ## run all tests
+	$(MAKE) -C core/tests quick
+	$(BIN)/python -m pytest
+
+check: setup  ## formatting, lint, types
+	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples
+	$(BIN)/mypy
+
+bench: setup  ## measure replay and weights, side by side with the peers that are installed
+	$(BIN)/freewheel bench replay
+	$(BIN)/freewheel bench weights
+
+peers:  ## install the peers to measure against, in .venv-peers
+	bash scripts/peers.sh
+
+core-test:  ## all tests of the C++ core: schedules, ThreadSanitizer, AddressSanitizer (minutes)
+	$(MAKE) -C core/tests full
+
+clean:  ## remove what was built and installed
+	rm -rf $(VENV) .venv-peers build core/tests/build
+
+$(VENV)/.packages: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.10 or newer is needed; PYTHON=... names another one."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $$($(BIN)/python scripts/requirements.py)
+	touch $@
+
+$(VENV)/.core: $(VENV)/.packages $(CORE)
+	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { \
+	  echo "A C++20 compiler is needed to build the core. Debian, Ubuntu: apt-get install g++."; \
+	  echo "Fedora: dnf install gcc-c++. macOS: xcode-select --install."; exit 1; }
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
