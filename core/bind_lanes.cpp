@@ -1,0 +1,155 @@
+#include "bind_lanes.hpp"
+
+namespace fw {
+
+// One actor's right to write some lanes.
+//
+// Contract: append() checks everything before it writes anything; it knows where episodes begin (after a last row, and
+// where the writer was opened), so the caller cannot get the steps wrong.
+class Writer : Home {
+ public:
+  Writer(std::shared_ptr<BoundLanes> bound, const std::vector<i64>& lanes) : bound_(std::move(bound)) {
+    own_.resize(bound_->lanes.shape().num_lanes);
+    for (const i64 lane : lanes) bound_->checked(lane);
+    for (const i64 lane : lanes) own_[std::size_t(lane)] = {bound_->lanes.open(std::size_t(lane)), 0};
+  }
+
+  i64 append(nb::handle lanes, const std::vector<nb::handle>& sources, nb::handle reward, nb::handle terminated,
+             nb::handle truncated, u64 version, nb::handle priority) {
+    check();
+    const i64 n = Array::length(lanes, "lanes");
+    const Array lane(lanes, "lanes", {'i', 8}, {n});
+    const Array rewards(reward, "reward", {'f', 4}, {n});
+    const Array ended(terminated, "terminated", {'b', 1}, {n});
+    const Array cut(truncated, "truncated", {'b', 1}, {n});
+    std::vector<std::unique_ptr<Array>> fields;
+    std::vector<const char*> from;
+    for (std::size_t f = 0; f < bound_->fields.size(); ++f) {
+      const FieldType& t = bound_->types[f];
+      std::vector<i64> shape{n};
+      shape.insert(shape.end(), t.shape.begin(), t.shape.end());
+      fields.push_back(std::make_unique<Array>(sources.at(f), t.name, t.type, shape));
+      from.push_back(fields.back()->data<char>());
+    }
+    std::unique_ptr<Array> priorities;
+    if (!priority.is_none()) {
+      priorities = std::make_unique<Array>(priority, "priority", Array::Type{'f', 4}, std::vector<i64>{n});
+      check_priorities(priorities->data<float>(), n);
+    }
+    for (i64 i = 0; i < n; ++i) check_owned(lane.data<i64>()[i]);
+    nb::gil_scoped_release free;
+    return write(lane.data<i64>(), n, from, rewards.data<float>(), ended.data<char>(), cut.data<char>(), version,
+                 priorities ? priorities->data<float>() : nullptr);
+  }
+
+  u64 epoch(i64 lane) const { return own_[bound_->checked(lane)].epoch; }
+
+ private:
+  struct Own {
+    u64 epoch = 0;  // 0: not ours
+    u64 step = 0;
+  };
+
+  void check_owned(i64 lane) const {
+    const Own& own = own_[bound_->checked(lane)];
+    if (!own.epoch) throw Refused("lane " + std::to_string(lane) + " was not opened by this writer.");
+    refuse_replaced(lane, 0);
+  }
+
+  void refuse_replaced(i64 lane, i64 written) const {
+    const u64 mine = own_[std::size_t(lane)].epoch, now = bound_->lanes.epoch(std::size_t(lane));
+    if (mine != now)
+      throw Refused("lane " + std::to_string(lane) + " was given to another writer (epoch " + std::to_string(now) +
+                    ", this one has " + std::to_string(mine) + "). Rows of this call that were written: " +
+                    std::to_string(written) + ".");
+  }
+
+  i64 write(const i64* lane, i64 n, const std::vector<const char*>& from, const float* reward, const char* ended,
+            const char* cut, u64 version, const float* priority) {
+    const std::vector<Field>& fields = bound_->fields;
+    std::vector<const char*> at(fields.size());
+    for (i64 i = 0; i < n; ++i) {
+      Own& own = own_[std::size_t(lane[i])];
+      const u32 flags = (ended[i] ? kTerminated : 0u) | (cut[i] ? kTruncated : 0u);
+      for (std::size_t f = 0; f < fields.size(); ++f)
+        at[f] = flags && !fields[f].is_observation ? nullptr : from[f] + std::size_t(i) * fields[f].bytes;
+      if (!bound_->lanes.append(std::size_t(lane[i]), own.epoch, {reward[i], flags, own.step}, version,
+                                priority ? priority[i] : -1.0f, fields, at.data())) {
+        bound_->lanes.announce(u64(i));
+        refuse_replaced(lane[i], i);
+      }
+      own.step = flags ? 0 : own.step + 1;
+    }
+    bound_->lanes.announce(u64(n));
+    return n;
+  }
+
+  std::shared_ptr<BoundLanes> bound_;
+  std::vector<Own> own_;
+};
+
+static std::shared_ptr<BoundLanes> make_lanes(
+    std::shared_ptr<Segment> segment, std::size_t num_lanes, std::size_t slots,
+    const std::vector<std::tuple<std::string, std::string, std::size_t, std::vector<i64>, bool>>& fields,
+    std::optional<u64> format_at) {
+  auto made = std::make_shared<BoundLanes>();
+  LaneShape shape{num_lanes, slots, 0};
+  for (const auto& [name, kind, itemsize, dims, is_observation] : fields) {
+    std::size_t bytes = itemsize;
+    for (const i64 d : dims) bytes *= std::size_t(d);
+    made->fields.push_back({shape.payload_words, bytes, is_observation});
+    made->types.push_back({name, {kind.at(0), itemsize}, dims});
+    shape.payload_words += words_for(bytes);
+  }
+  const std::size_t needed = Lanes<NativePolicy>::num_words(shape) * 8;
+  if (segment->bytes() < needed)
+    throw Refused("the lanes need " + std::to_string(needed) + " bytes, the segment has " +
+                  std::to_string(segment->bytes()) + ".");
+  made->lanes = Lanes<NativePolicy>(segment->words(), shape);
+  made->segment = std::move(segment);
+  if (format_at) made->lanes.format(*format_at);
+  return made;
+}
+
+void bind_lanes(nb::module_& m) {
+  nb::class_<BoundLanes>(m, "Lanes")
+      .def_static("num_bytes",
+                  [](std::size_t num_lanes, std::size_t slots, std::size_t payload_words) {
+                    return Lanes<NativePolicy>::num_words({num_lanes, slots, payload_words}) * 8;
+                  },
+                  nb::arg("num_lanes"), nb::arg("slots"), nb::arg("payload_words"))
+      .def_static("make", &make_lanes, nb::arg("segment"), nb::arg("num_lanes"), nb::arg("slots"), nb::arg("fields"),
+                  nb::arg("format_at").none())
+      .def("writer",
+           [](std::shared_ptr<BoundLanes> self, const std::vector<i64>& lanes) {
+             self->check();
+             return Writer(std::move(self), lanes);
+           })
+      .def("head", [](const BoundLanes& self, i64 lane) { return self.lanes.head(self.checked(lane)); })
+      .def("base", [](const BoundLanes& self, i64 lane) { return self.lanes.base(self.checked(lane)); })
+      .def("epoch", [](const BoundLanes& self, i64 lane) { return self.lanes.epoch(self.checked(lane)); })
+      .def("rows", [](const BoundLanes& self) {
+        self.check();
+        u64 rows = 0;
+        for (std::size_t l = 0; l < self.lanes.shape().num_lanes; ++l) rows += self.lanes.head(l) - self.lanes.base(l);
+        return rows;
+      })
+      .def("wait_rows", [](const BoundLanes& self, u64 target, double timeout_s) {
+        self.check();
+        const i64 until = deadline(timeout_s);
+        bool reached;
+        {
+          nb::gil_scoped_release free;
+          reached = self.lanes.rows().wait(target, until, SignalCheck{});
+        }
+        raise_pending();
+        return reached;
+      }, nb::arg("target"), nb::arg("timeout_s"));
+
+  nb::class_<Writer>(m, "Writer")
+      .def("append", &Writer::append, nb::arg("lanes"), nb::arg("fields"), nb::arg("reward"), nb::arg("terminated"),
+           nb::arg("truncated"), nb::arg("version"), nb::arg("priority").none())
+      .def("epoch", &Writer::epoch);
+}
+
+}  // namespace fw

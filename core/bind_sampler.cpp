@@ -1,0 +1,159 @@
+#include "bind_lanes.hpp"
+#include "feed.hpp"
+
+namespace fw {
+
+// A sampler with its feed. Buffers are memory of the caller's (pinned tensors, for one).
+struct BoundSampler : Home {
+  std::shared_ptr<BoundLanes> bound;
+  Sampler<NativePolicy> sampler;
+  Feed<NativePolicy> feed;
+  std::vector<nb::object> blocks;  // the buffers' memory: it must outlive every batch
+
+  BoundSampler(std::shared_ptr<BoundLanes> lanes, const SampleSettings& settings, bool prioritized, std::size_t depth)
+      : bound(std::move(lanes)), sampler(bound->lanes, bound->fields, settings, prioritized), feed(sampler, depth) {}
+  ~BoundSampler() {
+    // In a forked child the thread does not exist; joining it would wait for ever.
+    if (generation == fork_generation.load()) return;
+    feed.forget_thread();
+  }
+};
+
+// One filled buffer in somebody's hands: arrays made over it keep it alive, and its end gives the buffer back.
+struct Lease {
+  std::shared_ptr<BoundSampler> owner;
+  int index;
+  char* at;
+  std::size_t bytes;
+
+  Lease(std::shared_ptr<BoundSampler> s, int i, char* a, std::size_t b) : owner(std::move(s)), index(i), at(a), bytes(b) {}
+  Lease(const Lease&) = delete;
+  ~Lease() {
+    if (owner->generation == fork_generation.load()) owner->feed.release(index);
+  }
+
+  static int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+    Lease* lease = nb::inst_ptr<Lease>(self);
+    return PyBuffer_FillInfo(view, self, lease->at, Py_ssize_t(lease->bytes), 0, flags);
+  }
+};
+
+static PyType_Slot lease_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&Lease::get_buffer)}, {0, nullptr}};
+
+// Offsets in the block: per field now, then per observation field next, then the columns of BatchOut in order.
+static void add_buffer(BoundSampler& self, nb::object block, std::size_t address, const std::vector<std::size_t>& offsets) {
+  self.check();
+  char* at = reinterpret_cast<char*>(address);
+  BatchOut out{};
+  auto offset = offsets.begin();
+  const auto next = [&] { return at + *offset++; };
+  for (std::size_t f = 0; f < self.bound->fields.size(); ++f) out.now.push_back(next());
+  for (const Field& field : self.bound->fields) out.next.push_back(field.is_observation ? next() : nullptr);
+  for (float** column : {&out.reward, &out.discount, &out.weight, &out.chance}) *column = reinterpret_cast<float*>(next());
+  for (i64** column : {&out.steps, &out.lane, &out.row, &out.version, &out.age})
+    *column = reinterpret_cast<i64*>(next());
+  self.feed.add_buffer(out);
+  self.blocks.push_back(std::move(block));
+}
+
+static nb::object take(std::shared_ptr<BoundSampler> self, double beta, double timeout_s, std::size_t bytes) {
+  self->check();
+  const i64 until = deadline(timeout_s);
+  int index;
+  {
+    nb::gil_scoped_release free;
+    index = self->feed.take(until, SignalCheck{});
+    if (index >= 0) self->sampler.weigh(self->feed.buffer(index), beta);
+  }
+  raise_pending();
+  if (index == Feed<NativePolicy>::none) return nb::none();
+  if (index == Feed<NativePolicy>::late)
+    throw Refused("no batch was ready within " + std::to_string(timeout_s) + " s.");
+  char* at = self->feed.buffer(index).now[0];
+  return nb::cast(new Lease(std::move(self), index, at, bytes), nb::rv_policy::take_ownership);
+}
+
+static void update(BoundSampler& self, nb::handle lanes, nb::handle rows, nb::handle priorities) {
+  self.check();
+  const i64 n = Array::length(priorities, "priorities");
+  const Array lane(lanes, "lane", {'i', 8}, {n});
+  const Array row(rows, "row", {'i', 8}, {n});
+  const Array priority(priorities, "priorities", {'f', 4}, {n});
+  check_priorities(priority.data<float>(), n);
+  nb::gil_scoped_release free;
+  self.feed.post(lane.data<i64>(), row.data<i64>(), priority.data<float>(), std::size_t(n));
+}
+
+void bind_sampler(nb::module_& m) {
+  nb::class_<Lease>(m, "Lease", nb::type_slots(lease_slots)).def_ro("index", &Lease::index);
+
+  nb::class_<BoundSampler>(m, "Sampler")
+      .def_static("make",
+                  [](std::shared_ptr<BoundLanes> lanes, std::size_t batch_size, std::size_t n_step, double gamma,
+                     std::size_t stack, bool pad_with_zeros, double alpha, bool prioritized, u64 seed, std::size_t prefetch) {
+                    lanes->check();
+                    return std::make_shared<BoundSampler>(
+                        lanes, SampleSettings{batch_size, n_step, gamma, stack, pad_with_zeros, alpha, seed}, prioritized,
+                        prefetch);
+                  },
+                  nb::arg("lanes"), nb::arg("batch_size"), nb::arg("n_step"), nb::arg("gamma"), nb::arg("stack"),
+                  nb::arg("pad_with_zeros"), nb::arg("alpha"), nb::arg("prioritized"), nb::arg("seed"), nb::arg("prefetch"))
+      .def("add_buffer", &add_buffer, nb::arg("block"), nb::arg("address"), nb::arg("offsets"))
+      .def("take", &take, nb::arg("beta"), nb::arg("timeout_s"), nb::arg("num_bytes"),
+           nb::sig("def take(self, beta: float, timeout_s: float, num_bytes: int) -> Lease | None"))
+      .def("update", &update, nb::arg("lane"), nb::arg("row"), nb::arg("priorities"))
+      .def("stop", [](BoundSampler& self) {
+        self.check();
+        nb::gil_scoped_release free;
+        self.feed.stop();
+      })
+      .def_prop_rw("prioritized", [](const BoundSampler& self) { return self.sampler.prioritized(); },
+                   [](BoundSampler& self, bool on) { self.sampler.set_prioritized(on); })
+      .def("distrust_check", [](BoundSampler& self, bool off) { self.sampler.distrust_check(off); })
+      .def("random_state", [](BoundSampler& self) {
+        const Random& r = self.sampler.random();
+        return std::vector<u64>(r.s, r.s + 4);
+      })
+      .def("set_random_state", [](BoundSampler& self, const std::vector<u64>& state) {
+        if (state.size() != 4) throw Refused("a random state is 4 integers, not " + std::to_string(state.size()) + ".");
+        std::copy_n(state.begin(), 4, self.sampler.random().s);
+      })
+      .def("stats", [](const BoundSampler& self) {
+        const auto& s = self.sampler.stats();
+        return std::vector<u64>{s.batches.load(), s.redraws.load(), s.rejected.load(), s.stale_priorities.load()};
+      });
+
+  nb::class_<SumTree>(m, "SumTree")
+      .def("__init__", [](SumTree* self, std::size_t num_leaves) {
+        if (num_leaves < 1 || num_leaves >= (u64(1) << 32))
+          throw Refused("a sum tree has 1 to 2^32 - 1 leaves, not " + std::to_string(num_leaves) + ".");
+        new (self) SumTree(num_leaves);
+      }, nb::arg("num_leaves"))
+      .def("total", &SumTree::total)
+      .def("value", [](const SumTree& self, std::size_t leaf) {
+        if (leaf >= self.num_leaves()) throw Refused("leaf " + std::to_string(leaf) + " does not exist.");
+        return self.value(leaf);
+      })
+      .def("update", [](SumTree& self, nb::handle leaves, nb::handle values) {
+        const i64 n = Array::length(leaves, "leaves");
+        const Array leaf(leaves, "leaves", {'u', 4}, {n});
+        const Array value(values, "values", {'f', 4}, {n});
+        check_priorities(value.data<float>(), n);
+        for (i64 i = 0; i < n; ++i)
+          if (leaf.data<u32>()[i] >= self.num_leaves())
+            throw Refused("leaf " + std::to_string(leaf.data<u32>()[i]) + " does not exist.");
+        self.update(leaf.data<u32>(), value.data<float>(), std::size_t(n));
+      }, nb::arg("leaves"), nb::arg("values"))
+      .def("draw", [](const SumTree& self, nb::handle units) {
+        const i64 n = Array::length(units, "units");
+        const Array unit(units, "units", {'f', 8}, {n});
+        if (!(self.total() > 0)) throw Refused("every leaf is 0: nothing can be drawn.");
+        std::vector<double> offsets(unit.data<double>(), unit.data<double>() + n);
+        for (double& offset : offsets) offset *= self.total();
+        std::vector<u32> leaves(static_cast<std::size_t>(n));
+        self.draw(offsets.data(), leaves.data(), leaves.size());
+        return leaves;
+      }, nb::arg("units"));
+}
+
+}  // namespace fw

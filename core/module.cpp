@@ -1,0 +1,18 @@
+// The compiled part of Freewheel. Python faces: freewheel.memory, freewheel.weights, freewheel.report.
+#include "bind.hpp"
+
+NB_MODULE(_core, m) {
+  nb::object refused = nb::module_::import_("freewheel.errors").attr("ReplayError");
+  nb::register_exception_translator(
+      [](const std::exception_ptr& thrown, void* error_class) {
+        try {
+          std::rethrow_exception(thrown);
+        } catch (const fw::Refused& e) {
+          PyErr_SetString(static_cast<PyObject*>(error_class), e.what());
+        }
+      },
+      refused.inc_ref().ptr());  // kept for the life of the process, as the module is
+  fw::bind_memory(m);
+  fw::bind_lanes(m);
+  fw::bind_sampler(m);
+}

@@ -1,0 +1,434 @@
+// Sampler: turns lanes into batches in one call.
+//
+// Contract
+//   * A start is a row that is not `last`, whose next n rows are there or whose episode ended among them, and whose stacked
+//     frames are still kept. (Once a lane has wrapped, its oldest stack - 1 rows are frames only.) Uniform draws give every
+//     start the same chance; prioritized draws give chance in proportion to priority^alpha, one draw per stratum of the batch.
+//   * reward = sum of gamma^i r over the m <= n steps there are; discount = gamma^m, or 0 where the episode terminated.
+//     Truncation bootstraps from the true final observation. So does an episode cut because its writer was replaced, from
+//     the last observation that was written.
+//   * Stacks are put together from single frames, oldest first, never across an episode's start: there the first frame is
+//     repeated, or zeros stand in.
+//   * Every row is checked after the copy: one that may have been overwritten meanwhile is drawn again, and counted.
+//   * The same rows, seed and calls give the same batches.
+//   * One thread at a time; writers in other threads and processes never wait for it.
+#pragma once
+
+#include <cmath>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "lanes.hpp"
+#include "sumtree.hpp"
+
+namespace fw {
+
+struct Refused : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// xoshiro256++: four words of state, which a checkpoint keeps.
+struct Random {
+  u64 s[4];
+  explicit Random(u64 seed) {
+    for (u64& word : s) {  // splitmix64, so that near seeds give far states
+      u64 z = (seed += 0x9e3779b97f4a7c15u);
+      z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+      z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+      word = z ^ (z >> 31);
+    }
+  }
+  u64 next() {
+    const u64 out = std::rotl(s[0] + s[3], 23) + s[0], t = s[1] << 17;
+    s[2] ^= s[0], s[3] ^= s[1], s[1] ^= s[2], s[0] ^= s[3], s[2] ^= t;
+    s[3] = std::rotl(s[3], 45);
+    return out;
+  }
+  // Below n by multiplication: off by less than n / 2^64, which no test can see.
+  u64 below(u64 n) { return u64((unsigned __int128)(next()) * n >> 64); }
+  double unit() { return double(next() >> 11) * 0x1p-53; }
+};
+
+struct SampleSettings {
+  std::size_t batch = 1;
+  std::size_t n_step = 1;
+  double gamma = 0.99;
+  std::size_t stack = 1;
+  bool pad_with_zeros = false;
+  double alpha = 0.6;
+  u64 seed = 0;
+};
+
+// Where one batch goes. Observation fields are [batch, stack, bytes], the others [batch, bytes].
+struct BatchOut {
+  std::vector<char*> now, next;  // by field; next is null for what is not an observation
+  float *reward, *discount, *weight, *chance;
+  i64 *steps, *lane, *row, *version, *age;
+};
+
+template <class P>
+class Sampler {
+ public:
+  struct Stats {
+    std::atomic<u64> batches{0}, redraws{0}, rejected{0}, stale_priorities{0};
+  };
+
+  Sampler(Lanes<P> lanes, std::vector<Field> fields, const SampleSettings& settings, bool prioritized)
+      : lanes_(lanes), fields_(std::move(fields)), set_(settings), random_(settings.seed), prioritized_(prioritized) {
+    const std::size_t n = lanes_.shape().num_lanes;
+    heads_.resize(n);
+    head_slots_.resize(n);
+    ends_.resize(n);
+    for (std::size_t lane = 0; lane < n; ++lane) heads_[lane] = lanes_.base(lane);
+    if (lanes_.shape().slots <= set_.n_step + set_.stack)
+      throw Refused("a lane keeps " + std::to_string(lanes_.shape().slots - 1) + " rows, but n_step=" +
+                    std::to_string(set_.n_step) + " with stack=" + std::to_string(set_.stack) + " needs at least " +
+                    std::to_string(set_.n_step + set_.stack) + ". Lower them or raise lane_rows.");
+    if (n * lanes_.shape().slots >= (u64(1) << 32))
+      throw Refused("a replay of " + std::to_string(n * lanes_.shape().slots) + " rows is more than 2^32.");
+  }
+
+  Random& random() { return random_; }
+  const Stats& stats() const { return stats_; }
+  bool prioritized() const { return prioritized_.load(std::memory_order_relaxed); }
+  void set_prioritized(bool on) { prioritized_.store(on, std::memory_order_relaxed); }
+  const SampleSettings& settings() const { return set_; }
+  const Lanes<P>& lanes() const { return lanes_; }
+  // For the test that the check is needed: a reader that trusts what it copied.
+  void distrust_check(bool off) { unchecked_ = off; }
+
+  void fill(BatchOut& out) {
+    const bool by_priority = prioritized();
+    refresh(by_priority);
+    const u64 total = ends_.back();
+    if (total < set_.batch)
+      throw Refused("a batch of " + std::to_string(set_.batch) + " was asked for, but the replay holds " +
+                    std::to_string(total) + " rows. Collect more first or lower batch_size.");
+    // In chunks, so that few rows are overwritten between their draw and their check, and the prefetched lines stay near.
+    for (std::size_t first = 0; first < set_.batch; first += chunk)
+      fill_chunk(out, first, std::min(chunk, set_.batch - first), by_priority);
+    stats_.batches.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  // Importance weights of the PER paper, (N P)^-beta over their largest in the batch; N and the total cancel.
+  void weigh(BatchOut& out, double beta) const {
+    const float least = *std::min_element(out.chance, out.chance + set_.batch);
+    if (beta == 0 || least == *std::max_element(out.chance, out.chance + set_.batch)) {
+      std::fill_n(out.weight, set_.batch, 1.0f);
+      return;
+    }
+    const float exponent = -float(beta), log_least = std::log2(least);
+    for (std::size_t i = 0; i < set_.batch; ++i)
+      out.weight[i] = std::exp2(exponent * (std::log2(out.chance[i]) - log_least));
+  }
+
+  // Priorities of rows that were overwritten meanwhile are ignored and counted.
+  void update(const i64* lane, const i64* row, const float* priority, std::size_t count) {
+    indices_.clear();
+    values_.clear();
+    u64 stale = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const u64 r = u64(row[i]);
+      const std::size_t l = std::size_t(lane[i]);
+      if (!tree_ || !is_in_tree(l, r)) {
+        ++stale;
+        continue;
+      }
+      const std::size_t slot = lanes_.slot_shift(head_slots_[l], -i64(heads_[l] - r));
+      lanes_.set_priority(l, slot, r, priority[i]);
+      max_priority_ = std::max(max_priority_, priority[i]);
+      indices_.push_back(u32(l * lanes_.shape().slots + slot));
+      values_.push_back(powered(priority[i]));
+    }
+    if (tree_) tree_->update(indices_.data(), values_.data(), indices_.size());
+    if (stale) stats_.stale_priorities.fetch_add(stale, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr std::size_t chunk = 64;
+  static constexpr std::size_t ahead = 4;  // rows on their way while one is copied; 2 and 8 were slower
+  static constexpr int max_rounds = 10'000;
+
+  struct Pick {
+    std::size_t index;  // in the batch
+    std::size_t lane, slot;
+    u64 row;
+    float chance;
+    // found out by look():
+    double reward, discount;
+    std::size_t steps, before;  // steps bridged; steps since the episode began
+    bool is_start;
+  };
+
+  // --- what is there --------------------------------------------------------------------------------------------
+
+  u64 first_start(std::size_t lane, u64 head) const {
+    const u64 base = lanes_.base(lane), kept = lanes_.shape().slots - 1;
+    return head - base > kept ? head - kept + (set_.stack - 1) : base;
+  }
+
+  void refresh(bool by_priority) {
+    if (by_priority && !tree_) open_tree();
+    u64 total = 0;
+    for (std::size_t lane = 0; lane < heads_.size(); ++lane) {
+      const u64 head = lanes_.head(lane);
+      if (head != heads_[lane]) {
+        heads_[lane] = head;
+        head_slots_[lane] = lanes_.slot_of(lane, head);
+      }
+      total += head - first_start(lane, head);
+      ends_[lane] = total;
+    }
+    if (by_priority) take_in();
+  }
+
+  // --- the priority tree ----------------------------------------------------------------------------------------
+
+  void open_tree() {
+    tree_ = std::make_unique<SumTree>(heads_.size() * lanes_.shape().slots);
+    cleared_.resize(heads_.size());
+    next_.resize(heads_.size());
+    for (std::size_t lane = 0; lane < heads_.size(); ++lane) cleared_[lane] = next_[lane] = lanes_.base(lane);
+  }
+
+  bool is_in_tree(std::size_t lane, u64 row) const {
+    return lane < heads_.size() && row - lanes_.base(lane) < next_[lane] - lanes_.base(lane) &&
+           cleared_[lane] - row <= lanes_.shape().slots;
+  }
+
+  // Rows below next_ are decided: starts have their leaf, others 0. Slots of rows below cleared_ no longer stand for the
+  // row that was in them a lap before.
+  void take_in() {
+    indices_.clear();
+    values_.clear();
+    const std::size_t slots = lanes_.shape().slots;
+    for (std::size_t lane = 0; lane < heads_.size(); ++lane) {
+      const u64 head = heads_[lane], gone = head + set_.stack;
+      if (next_[lane] == head) continue;
+      u64 from = cleared_[lane];
+      if (gone - from > slots) from = gone - slots;
+      for (u64 row = from; row != gone; ++row) {
+        const u32 leaf = leaf_of(lane, row);
+        if (tree_->value(leaf) != 0) set(leaf, 0);
+      }
+      cleared_[lane] = gone;
+      const u64 first = first_start(lane, head);
+      if (i64(next_[lane] - first) < 0) next_[lane] = first;
+      for (u64& row = next_[lane]; row != head; ++row) {
+        const std::size_t slot = lanes_.slot_shift(head_slots_[lane], -i64(head - row));
+        Pick pick{0, lane, slot, row, 0, 0, 0, 0, 0, false};
+        if (!look(pick)) break;  // its n steps are not complete yet
+        if (!pick.is_start) continue;
+        const float priority = lanes_.priority(lane, slot, row, max_priority_);
+        lanes_.set_priority(lane, slot, row, priority);  // so that a rebuilt tree is the same tree
+        set(u32(lane * slots + slot), powered(priority));
+      }
+    }
+    if (indices_.size() * 4 < tree_->num_leaves()) return tree_->update(indices_.data(), values_.data(), indices_.size());
+    for (std::size_t i = 0; i < indices_.size(); ++i) tree_->set_leaf(indices_[i], values_[i]);
+    tree_->rebuild();
+  }
+
+  void set(u32 leaf, float value) {
+    indices_.push_back(leaf);
+    values_.push_back(value);
+  }
+
+  u32 leaf_of(std::size_t lane, u64 row) const {
+    return u32(lane * lanes_.shape().slots + lanes_.slot_of(lane, row));
+  }
+
+  float powered(float priority) const {
+    if (set_.alpha == 1 || priority == 0) return priority;
+    return std::exp2(float(set_.alpha) * std::log2(priority));
+  }
+
+  // --- one chunk: draw, look, copy, check -----------------------------------------------------------------------
+
+  void fill_chunk(BatchOut& out, std::size_t first, std::size_t count, bool by_priority) {
+    Pick picks[chunk];
+    for (std::size_t i = 0; i < count; ++i) picks[i].index = first + i;
+    for (int round = 0; count; ++round) {
+      if (round == max_rounds)
+        throw Refused("no row could be drawn in " + std::to_string(max_rounds) + " rounds from " +
+                      std::to_string(ends_.back()) + " rows (" + std::to_string(count) +
+                      " samples left): there is no complete step yet, all priorities are 0, or writers overwrite lanes "
+                      "faster than they can be read.");
+      if (round) refresh(by_priority);
+      if (by_priority && tree_->total() <= 0) continue;
+      by_priority ? draw_prioritized(picks, count, round == 0) : draw_uniform(picks, count);
+      u64 rejected = 0, redrawn = 0;
+      for (std::size_t i = 0; i < count; ++i) picks[i].is_start = look(picks[i]) && picks[i].is_start;
+      std::size_t left = 0;
+      for (std::size_t i = 0; i < std::min(ahead, count); ++i) prefetch_rows(picks[i]);
+      for (std::size_t i = 0; i < count; ++i) {
+        if (i + ahead < count) prefetch_rows(picks[i + ahead]);
+        const Pick& pick = picks[i];
+        bool done = pick.is_start;
+        rejected += !done;
+        if (done) {
+          copy(out, pick);
+          // The copies were acquire loads: had one met a newer row, this load would see the head that announced it.
+          const u64 oldest = pick.row - std::min(pick.before, set_.stack - 1);
+          done = lanes_.intact(oldest, lanes_.head(pick.lane)) || unchecked_;
+          redrawn += !done;
+        }
+        if (!done) picks[left++].index = pick.index;
+      }
+      count = left;
+      if (rejected) stats_.rejected.fetch_add(rejected, std::memory_order_relaxed);
+      if (redrawn) stats_.redraws.fetch_add(redrawn, std::memory_order_relaxed);
+    }
+  }
+
+  void draw_uniform(Pick* picks, std::size_t count) {
+    const u64 total = ends_.back();
+    for (std::size_t i = 0; i < count; ++i) {
+      Pick& pick = picks[i];
+      u64 at = random_.below(total);
+      pick.lane = lane_of(at);
+      pick.row = heads_[pick.lane] - (ends_[pick.lane] - at);
+      pick.chance = 1;
+      place(pick);
+    }
+  }
+
+  void draw_prioritized(Pick* picks, std::size_t count, bool stratified) {
+    double offsets[chunk];
+    u32 leaves[chunk];
+    const double total = tree_->total();
+    for (std::size_t i = 0; i < count; ++i)
+      offsets[i] = stratified ? (double(picks[i].index) + random_.unit()) * (total / double(set_.batch))
+                              : random_.unit() * total;
+    tree_->draw(offsets, leaves, count);
+    const u32 slots = u32(lanes_.shape().slots);
+    for (std::size_t i = 0; i < count; ++i) {
+      Pick& pick = picks[i];
+      pick.lane = leaves[i] / slots;
+      const u64 slot = leaves[i] % slots, head = head_slots_[pick.lane];
+      pick.row = heads_[pick.lane] - (head > slot ? head - slot : head + slots - slot);
+      pick.chance = tree_->value(leaves[i]);
+      place(pick);
+    }
+  }
+
+  // The first lane whose end is above `at`; without branches, because the answer is random.
+  std::size_t lane_of(u64 at) const {
+    const u64* ends = ends_.data();
+    std::size_t first = 0, length = ends_.size();
+    while (length > 1) {
+      const std::size_t half = length / 2;
+      first += (ends[first + half - 1] <= at) * half;
+      length -= half;
+    }
+    return first;
+  }
+
+  void place(Pick& pick) {
+    pick.slot = lanes_.slot_shift(head_slots_[pick.lane], -i64(heads_[pick.lane] - pick.row));
+    const char* row = reinterpret_cast<const char*>(lanes_.meta_at(pick.lane, pick.slot));
+    if (is_small()) {
+      for (std::size_t at = 0; at < 2 * lanes_.row_bytes(); at += 64) prefetch_near(row + at);
+    } else {
+      prefetch(row);
+      prefetch(row + lanes_.row_bytes() * set_.n_step);
+    }
+  }
+
+  // Walks the n steps after the row. False when they are not all there yet; else is_start says whether it may be drawn.
+  bool look(Pick& pick) const {
+    const RowHead here = lanes_.row_head(pick.lane, pick.slot);
+    pick.before = here.step;
+    pick.is_start = false;
+    if (here.flags & kLast) return true;
+    double reward = 0, discount = 1;
+    std::size_t steps = 0, slot = pick.slot;
+    while (steps < set_.n_step) {
+      if (pick.row + steps + 1 == heads_[pick.lane]) return false;
+      slot = lanes_.slot_shift(slot, 1);
+      const RowHead next = lanes_.row_head(pick.lane, slot);
+      if (next.step == 0) break;  // the writer was replaced: the episode was cut at the row before
+      reward += discount * double(next.reward);
+      discount *= set_.gamma;
+      ++steps;
+      if (next.flags & kLast) {
+        if (next.flags & kTerminated) discount = 0;
+        break;
+      }
+    }
+    pick.is_start = steps > 0;
+    pick.reward = reward;
+    pick.discount = discount;
+    pick.steps = steps;
+    return true;
+  }
+
+  // Small rows come whole, next row and all, when they are drawn; of larger ones only the heads, and the rest in time for the copy.
+  bool is_small() const { return lanes_.row_bytes() <= 128; }
+
+  void prefetch_rows(const Pick& pick) const {
+    if (is_small()) return;
+    prefetch_row(pick.lane, pick.slot);
+    prefetch_row(pick.lane, lanes_.slot_shift(pick.slot, i64(set_.n_step)));
+  }
+
+  void prefetch_row(std::size_t lane, std::size_t slot) const {
+    // Longer rows are left to the processor, which sees the stream after a few lines.
+    const std::size_t bytes = std::min<std::size_t>(lanes_.row_bytes(), 2048);
+    const char* row = reinterpret_cast<const char*>(lanes_.meta_at(lane, slot));
+    for (std::size_t at = 0; at < bytes + 64; at += 64) prefetch(row + at);
+  }
+
+  void copy(BatchOut& out, const Pick& pick) const {
+    const std::size_t i = pick.index;
+    out.reward[i] = float(pick.reward);
+    out.discount[i] = float(pick.discount);
+    out.chance[i] = pick.chance;
+    out.steps[i] = i64(pick.steps);
+    out.lane[i] = i64(pick.lane);
+    out.row[i] = i64(pick.row);
+    out.age[i] = i64(heads_[pick.lane] - pick.row);
+    out.version[i] = i64(lanes_.version(pick.lane, pick.slot));
+    for (std::size_t f = 0; f < fields_.size(); ++f) {
+      const Field& field = fields_[f];
+      if (!field.is_observation) {
+        lanes_.copy_field(out.now[f] + i * field.bytes, pick.lane, pick.slot, field);
+        continue;
+      }
+      const std::size_t stacked = field.bytes * set_.stack;
+      copy_stack(out.now[f] + i * stacked, pick, 0, field);
+      copy_stack(out.next[f] + i * stacked, pick, pick.steps, field);
+    }
+  }
+
+  // The stack that ends `ahead` rows after the picked one.
+  void copy_stack(char* to, const Pick& pick, std::size_t ahead, const Field& field) const {
+    const std::size_t begun = pick.before + ahead;  // rows of this episode before the newest frame
+    for (std::size_t back = set_.stack; back-- > 0; to += field.bytes) {
+      if (back > begun && set_.pad_with_zeros) {
+        std::memset(to, 0, field.bytes);
+        continue;
+      }
+      const i64 shift = i64(ahead) - i64(std::min(back, begun));
+      lanes_.copy_field(to, pick.lane, lanes_.slot_shift(pick.slot, shift), field);
+    }
+  }
+
+  Lanes<P> lanes_;
+  std::vector<Field> fields_;
+  SampleSettings set_;
+  Random random_;
+  std::atomic<bool> prioritized_;
+  bool unchecked_ = false;
+  Stats stats_;
+  std::vector<u64> heads_, ends_;  // per lane: the head seen last; rows to draw from, summed up to and with this lane
+  std::vector<std::size_t> head_slots_;
+  std::unique_ptr<SumTree> tree_;
+  std::vector<u64> cleared_, next_;
+  float max_priority_ = 1;
+  std::vector<u32> indices_;
+  std::vector<float> values_;
+};
+
+}  // namespace fw
