@@ -1,0 +1,107 @@
+"""Lanes: rings of rows in shared memory, one writer each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from freewheel import _core
+from freewheel.errors import ConfigError, ReplayError
+from freewheel.memory.segment import Segment, format_bytes
+from freewheel.spec import RowSpec
+
+
+class Lanes:
+    """`num_lanes` rings that keep the newest `lane_rows` rows each.
+
+    A row is an observation, the reward and end flags that *arrived* with it, and the action chosen from it. The reward
+    of an action therefore stands in the row after it, each observation is stored once, and an episode's final
+    observation is a row with `terminated` or `truncated` set, whose action is not stored.
+
+    Hand it to child processes as a `Process` argument (forkserver or spawn). `first_row` sets where row numbers begin.
+    """
+
+    def __init__(self, spec: RowSpec, num_lanes: int, lane_rows: int, *, first_row: int = 0) -> None:
+        if num_lanes < 1 or lane_rows < 2:
+            raise ConfigError(f"num_lanes={num_lanes} must be at least 1 and lane_rows={lane_rows} at least 2.")
+        self.spec = spec
+        self.num_lanes = num_lanes
+        self.lane_rows = lane_rows
+        needed = forecast_bytes(spec, num_lanes, lane_rows)
+        fewer = max(lane_rows // 2, 2)
+        cure = f"Try lane_rows={fewer:_} ({format_bytes(forecast_bytes(spec, num_lanes, fewer))}) or fewer lanes."
+        self.segment = Segment.create(needed, f"replay of {num_lanes * lane_rows:,} rows", cure)
+        self._open(first_row)
+
+    def _open(self, format_at: int | None) -> None:
+        fields = [
+            (f.name, np.dtype(f.dtype).kind, np.dtype(f.dtype).itemsize, list(f.shape), f.is_observation)
+            for f in self.spec.fields
+        ]
+        self.core = _core.Lanes.make(self.segment.core, self.num_lanes, self.lane_rows + 1, fields, format_at=format_at)
+
+    def __getstate__(self) -> tuple[RowSpec, int, int, Segment]:
+        return self.spec, self.num_lanes, self.lane_rows, self.segment
+
+    def __setstate__(self, state: tuple[RowSpec, int, int, Segment]) -> None:
+        self.spec, self.num_lanes, self.lane_rows, self.segment = state
+        self._open(None)
+
+    @property
+    def nbytes(self) -> int:
+        return self.segment.num_bytes
+
+    def writer(self, lanes: Iterable[int] | None = None) -> Writer:
+        """The right to write these lanes (all, if none are named); a writer that had it before is refused from now on."""
+        return Writer(self, range(self.num_lanes) if lanes is None else lanes)
+
+    def rows_written(self) -> int:
+        """Rows committed so far in all lanes."""
+        return self.core.rows()
+
+    def wait_rows(self, count: int, timeout_s: float) -> bool:
+        """Sleeps until so many rows were written; False when the time is over first."""
+        return self.core.wait_rows(count, timeout_s)
+
+
+class Writer:
+    """One actor's side of its lanes. A restarted actor opens a new writer; its lanes begin a new episode."""
+
+    def __init__(self, lanes: Lanes, own: Iterable[int]) -> None:
+        self.spec = lanes.spec
+        self._core = lanes.core.writer([int(lane) for lane in own])
+
+    def epoch(self, lane: int) -> int:
+        return self._core.epoch(lane)
+
+    def append(
+        self,
+        lanes: np.ndarray[Any, Any],
+        fields: Mapping[str, np.ndarray[Any, Any]],
+        reward: np.ndarray[Any, Any],
+        terminated: np.ndarray[Any, Any],
+        truncated: np.ndarray[Any, Any],
+        version: int = 0,
+        priority: np.ndarray[Any, Any] | None = None,
+    ) -> int:
+        """Writes row i of every array into lane `lanes[i]`, in order; a lane may come more than once.
+
+        Arrays are C-contiguous and of the spec's dtype (lanes int64, reward float32, flags bool): nothing is converted.
+        Everything is checked before anything is written. Gives the number of rows.
+        """
+        try:
+            sources = [fields[name] for name in self.spec.names]
+        except KeyError:
+            sources = []
+        if len(sources) != len(fields):
+            raise ReplayError(
+                f"a row has the fields {', '.join(self.spec.names)}; these were given: {', '.join(fields)}."
+            )
+        return self._core.append(lanes, sources, reward, terminated, truncated, version, priority)
+
+
+def forecast_bytes(spec: RowSpec, num_lanes: int, lane_rows: int) -> int:
+    """Bytes of shared memory such lanes take."""
+    return _core.Lanes.num_bytes(num_lanes, lane_rows + 1, spec.payload_words)

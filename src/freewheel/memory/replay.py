@@ -1,0 +1,211 @@
+"""Replay: lanes sampled many times, as batches of torch tensors."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from freewheel import _core
+from freewheel.errors import ConfigError, ReplayError
+from freewheel.memory.lanes import Lanes
+from freewheel.spec import Field
+
+COLUMNS = (
+    ("reward", "float32"),
+    ("discount", "float32"),
+    ("weight", "float32"),
+    ("chance", "float32"),
+    ("steps", "int64"),
+    ("lane", "int64"),
+    ("row", "int64"),
+    ("version", "int64"),
+    ("age", "int64"),
+)
+Tensors = torch.Tensor | dict[str, torch.Tensor]
+
+
+class Replay:
+    """Draws batches from lanes, uniformly or by priority, with n-step returns and frame stacks put together on the way.
+
+    One learner's view: any number of them may read the same lanes, while any process writes them. Batches lie in
+    buffers that are filled again only when a batch and every tensor made from it are gone.
+
+    `prefetch` batches are made ready by a thread of their own; 0 makes each when it is asked for, which is what a
+    repeatable run wants. On a CUDA device the buffers are pinned and `batch.to(device)` copies without waiting.
+    """
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        batch_size: int,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        stack: int = 1,
+        pad: Literal["first", "zero"] = "first",
+        prioritized: bool = False,
+        alpha: float = 0.6,
+        seed: int = 0,
+        prefetch: int = 0,
+        timeout_s: float = 60.0,
+    ) -> None:
+        _check(batch_size, n_step, gamma, stack, pad, alpha, prefetch)
+        self.lanes = lanes
+        self.batch_size = batch_size
+        self.timeout_s = timeout_s
+        self._layout = Layout(lanes.spec.fields, batch_size, stack)
+        self._core = _core.Sampler.make(
+            lanes.core,
+            batch_size,
+            n_step,
+            gamma,
+            stack,
+            pad == "zero",
+            alpha,
+            prioritized,
+            seed % 2**64,
+            prefetch,
+        )
+        for _ in range(prefetch + 1):
+            self._add_buffer()
+
+    def sample(self, beta: float = 0.4) -> Batch:
+        """The next batch. `beta` is the exponent of the importance weights; uniform batches have weight 1."""
+        lease = self._core.take(beta, self.timeout_s, self._layout.num_bytes)
+        while lease is None:  # every buffer is in somebody's hands
+            self._add_buffer()
+            lease = self._core.take(beta, self.timeout_s, self._layout.num_bytes)
+        return Batch(lease, self._layout)
+
+    def update_priorities(self, batch: Batch, priorities: torch.Tensor | np.ndarray[Any, Any]) -> None:
+        """New priorities for a batch's rows; those of rows overwritten meanwhile are ignored and counted."""
+        if isinstance(priorities, torch.Tensor):
+            priorities = priorities.detach().cpu().numpy()
+        self._core.update(batch.array("lane"), batch.array("row"), priorities)
+
+    @property
+    def prioritized(self) -> bool:
+        """Whether batches are drawn by priority; may be changed at any time."""
+        return self._core.prioritized
+
+    @prioritized.setter
+    def prioritized(self, on: bool) -> None:
+        self._core.prioritized = on
+
+    def stats(self) -> dict[str, int]:
+        """Batches made; rows drawn again because a writer overtook the copy; draws that were no start; late priorities."""
+        return dict(zip(("batches", "redraws", "rejected", "stale_priorities"), self._core.stats(), strict=True))
+
+    def random_state(self) -> list[int]:
+        """The generator's state, for a checkpoint; meaningful without prefetch."""
+        return self._core.random_state()
+
+    def set_random_state(self, state: list[int]) -> None:
+        self._core.set_random_state(state)
+
+    def close(self) -> None:
+        """Stops the prefetching. Batches already handed out stay good."""
+        self._core.stop()
+
+    def _add_buffer(self) -> None:
+        # 64 bytes more, to begin on a cache line: torch promises 64 only on some builds.
+        block = torch.zeros(self._layout.num_bytes + 64, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+        address = (block.data_ptr() + 63) // 64 * 64
+        self._core.add_buffer(block, address, self._layout.offsets)
+
+
+class Layout:
+    """Where everything lies in a batch's buffer: the arrays by name, in the order the core expects them."""
+
+    def __init__(self, fields: tuple[Field, ...], batch_size: int, stack: int) -> None:
+        self.arrays: dict[str, tuple[tuple[int, ...], str, int]] = {}
+        self.groups: dict[str, list[str]] = {}
+        self.offsets: list[int] = []
+        self.num_bytes = 0
+        frames = (stack,) if stack > 1 else ()
+        for field in fields:
+            lead = (batch_size, *frames) if field.is_observation else (batch_size,)
+            self._place(field.name, lead + field.shape, field.dtype)
+        for field in fields:
+            if field.is_observation:
+                self._place(f"next_{field.name}", (batch_size, *frames, *field.shape), field.dtype)
+        for name, dtype in COLUMNS:
+            self._place(name, (batch_size,), dtype)
+
+    def _place(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
+        self.arrays[name] = (shape, dtype, self.num_bytes)
+        self.groups.setdefault(name.split(".")[0], []).append(name)
+        self.offsets.append(self.num_bytes)
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        self.num_bytes += (size + 63) // 64 * 64
+
+
+class Batch:
+    """What a learner trains on. Every name of the rows, and what was put together from them:
+
+    `obs`, `action`, `next_obs` (a tensor, or a dict of tensors for nested spaces) and the extra columns by name;
+    `reward` the n-step return, `discount` its gamma^m or 0 at termination, `steps` the m; `weight` the importance weights;
+    `lane`, `row` which row it is; `version` the policy that acted; `age` in rows of its lane.
+
+    Tensors are made when first asked for and share the buffer's memory; it is not used again while one of them lives.
+    """
+
+    __slots__ = ("_cache", "_layout", "_lease")
+
+    def __init__(self, lease: _core.Lease, layout: Layout) -> None:
+        self._lease = lease
+        self._layout = layout
+        self._cache: dict[str, Tensors] = {}
+
+    def array(self, name: str) -> np.ndarray[Any, Any]:
+        """The array of one field or column, over the buffer's memory."""
+        shape, dtype, offset = self._layout.arrays[name]
+        made: np.ndarray[Any, Any] = np.ndarray(shape, dtype, buffer=self._lease, offset=offset)  # type: ignore[arg-type]
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        cached = self._cache.get(name)
+        if cached is None:
+            cached = self._cache[name] = self._make(name)
+        return cached
+
+    __getitem__ = __getattr__
+
+    def to(self, device: torch.device | str) -> dict[str, Tensors]:
+        """Everything on another device; from pinned memory the copy does not wait."""
+        return {name: _moved(self[name], device) for name in self._layout.groups}
+
+    def _make(self, name: str) -> Tensors:
+        names = self._layout.groups.get(name)
+        if names is None:
+            raise AttributeError(f"a batch has {', '.join(self._layout.groups)}; not {name!r}.")
+        if names == [name]:
+            return torch.from_numpy(self.array(name))
+        return {full.split(".", 1)[1]: torch.from_numpy(self.array(full)) for full in names}
+
+
+def _moved(value: Tensors, device: torch.device | str) -> Tensors:
+    if isinstance(value, dict):
+        return {key: part.to(device, non_blocking=True) for key, part in value.items()}
+    return value.to(device, non_blocking=True)
+
+
+def _check(batch_size: int, n_step: int, gamma: float, stack: int, pad: str, alpha: float, prefetch: int) -> None:
+    for name, value, least in (
+        ("batch_size", batch_size, 1),
+        ("n_step", n_step, 1),
+        ("stack", stack, 1),
+        ("prefetch", prefetch, 0),
+    ):
+        if value < least:
+            raise ConfigError(f"{name}={value} must be at least {least}.")
+    for name, share in (("gamma", gamma), ("alpha", alpha)):
+        if not 0 <= share <= 1:
+            raise ConfigError(f"{name}={share} must be between 0 and 1.")
+    if pad not in ("first", "zero"):
+        raise ConfigError(f"pad={pad!r} must be 'first' or 'zero'.")
+
+
+__all__ = ["Batch", "Replay", "ReplayError"]

@@ -1,0 +1,119 @@
+"""A block of shared memory without a name, checked against what the machine allows before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from multiprocessing import context, reduction
+from pathlib import Path
+from typing import Any
+
+from freewheel import _core
+from freewheel.errors import ConfigError, ReplayError
+
+# The kernel, other processes and our own heaps need air: a machine filled to the last byte kills somebody.
+RESERVE_SHARE = 0.05
+
+
+class Segment:
+    """Shared memory that children get by pickling it into their `Process` arguments.
+
+    It is gone when the last process that maps it is: nothing is left behind, however they end.
+    """
+
+    def __init__(self, core: _core.Segment) -> None:
+        self.core = core
+
+    @classmethod
+    def create(cls, num_bytes: int, name: str = "freewheel", cure: str = "Ask for less.") -> Segment:
+        """Makes a segment, or says how much is needed, how much there is, and the cure."""
+        if num_bytes <= 0:
+            raise ConfigError(f"a segment of {num_bytes} bytes was asked for; it must have at least 1.")
+        allowed, source = allowed_bytes()
+        if num_bytes > allowed:
+            raise ConfigError(
+                f"{name} needs {format_bytes(num_bytes)}, {source} allows {format_bytes(allowed)}. {cure}"
+            )
+        try:
+            return cls(_core.Segment.create(num_bytes, name))
+        except ReplayError as error:
+            raise ConfigError(f"{name} needs {format_bytes(num_bytes)}: {error} {cure}") from error
+
+    @property
+    def num_bytes(self) -> int:
+        return self.core.num_bytes
+
+    def __reduce__(self) -> tuple[Callable[..., Segment], tuple[Any, ...]]:
+        if context.get_spawning_popen() is None:
+            raise ReplayError(
+                "shared memory can only be pickled into the arguments of a multiprocessing Process "
+                "(forkserver or spawn), which hands its descriptor over."
+            )
+        return _attach, (reduction.DupFd(self.core.fd),)
+
+
+def _attach(duplicate: Any) -> Segment:
+    return Segment(_core.Segment.attach(duplicate.detach()))
+
+
+def allowed_bytes(root: Path = Path("/")) -> tuple[int, str]:
+    """Bytes that may still be taken, and who sets that limit: the machine or a control group above this process."""
+    limits = [(_machine_bytes(root), "this machine")]
+    limits += [(left, "this container") for left in _group_bytes(root)]
+    left, source = min(limits)
+    return max(int(left * (1 - RESERVE_SHARE)), 0), source
+
+
+def _machine_bytes(root: Path) -> int:
+    try:
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # no /proc (macOS): the allocation itself decides
+    return 2**62
+
+
+def _group_bytes(root: Path) -> list[int]:
+    """What each control group from ours up to the root still has, in both versions of the interface."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top, limit, used = root / "sys/fs/cgroup", "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):
+            top, limit, used = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        here = Path(path.lstrip("/"))
+        for group in [here, *here.parents]:
+            left = _left_in(top / group, limit, used)
+            if left is not None:
+                found.append(left)
+    return found
+
+
+def _left_in(group: Path, limit: str, used: str) -> int | None:
+    try:
+        most = (group / limit).read_text().strip()
+        if most == "max":
+            return None
+        taken = int((group / used).read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    # The page cache counts as used, but the kernel gives it back before it refuses anybody.
+    reclaimable = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
+    return int(most) - taken + reclaimable
+
+
+def format_bytes(count: float) -> str:
+    """41,200,000,000 as `41.2 GB`."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

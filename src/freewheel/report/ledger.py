@@ -1,0 +1,96 @@
+"""The ledger: nanoseconds per phase, counters and gauges of every role, in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from freewheel import _core
+from freewheel.errors import ConfigError
+from freewheel.memory.segment import Segment
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One role's ledger at one moment; the running phase is counted up to that moment.
+
+    `is_whole` is False when the role died in the middle of a mark: the values are then as far as it got.
+    """
+
+    phases_ns: dict[str, int]
+    counters: dict[str, int]
+    gauges: dict[str, float]
+    is_whole: bool
+
+
+class Ledger:
+    """A ledger with `num_roles` pages that share the names of phases, counters and gauges.
+
+    Each page has one writer. Hand the ledger to child processes as a `Process` argument; the child takes its `page`.
+    """
+
+    def __init__(
+        self, num_roles: int, phases: Sequence[str], counters: Sequence[str] = (), gauges: Sequence[str] = ()
+    ) -> None:
+        names = [*phases, *counters, *gauges]
+        if num_roles < 1 or not phases or len(set(names)) != len(names):
+            raise ConfigError(f"a ledger needs a role, a phase, and names that differ; got {num_roles} roles, {names}.")
+        self.num_roles = num_roles
+        self.phases = tuple(phases)
+        self.counters = tuple(counters)
+        self.gauges = tuple(gauges)
+        page_bytes = _core.Ledger.num_bytes(len(phases), len(counters), len(gauges))
+        self.segment = Segment.create(num_roles * page_bytes, "the ledger")
+
+    def page(self, role: int) -> Page:
+        """The writer's side of one role."""
+        return Page(self._core(role), self)
+
+    def snapshot(self, role: int) -> Snapshot:
+        """What the role has marked so far."""
+        is_whole, values, gauges = self._core(role).snapshot()
+        split = len(self.phases)
+        return Snapshot(
+            dict(zip(self.phases, values[:split], strict=True)),
+            dict(zip(self.counters, values[split:], strict=True)),
+            dict(zip(self.gauges, gauges, strict=True)),
+            is_whole,
+        )
+
+    def _core(self, role: int) -> _core.Ledger:
+        if not 0 <= role < self.num_roles:
+            raise ConfigError(f"role {role} does not exist: there are roles 0 to {self.num_roles - 1}.")
+        return _core.Ledger.make(self.segment.core, role, len(self.phases), len(self.counters), len(self.gauges))
+
+
+class Page:
+    """Marks of one role, by index; look the index up once with `phase`, `counter` and `gauge`.
+
+    `enter(phase)` ends the running phase and begins another; `count(counter, n)` adds; `set(gauge, value)` replaces.
+    """
+
+    __slots__ = ("_ledger", "core", "count", "enter", "set", "start")
+
+    def __init__(self, core: _core.Ledger, ledger: Ledger) -> None:
+        self.core = core
+        self._ledger = ledger
+        # Bound once: the attribute look-up and a call in between would cost as much as the mark itself.
+        self.start = core.start
+        self.enter = core.enter
+        self.count = core.count
+        self.set = core.set
+
+    def phase(self, name: str) -> int:
+        return _index(name, self._ledger.phases, "phase")
+
+    def counter(self, name: str) -> int:
+        return _index(name, self._ledger.counters, "counter")
+
+    def gauge(self, name: str) -> int:
+        return _index(name, self._ledger.gauges, "gauge")
+
+
+def _index(name: str, names: tuple[str, ...], what: str) -> int:
+    if name not in names:
+        raise ConfigError(f"{what} {name!r} is not in the ledger; it has {', '.join(names) or 'none'}.")
+    return names.index(name)

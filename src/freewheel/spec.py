@@ -1,0 +1,110 @@
+"""Shapes and dtypes of one row: the contract that worlds, actors, memory and learners share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from freewheel.errors import ConfigError
+
+Space = spaces.Space[Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One named array of a row. Observations are stacked and gathered for the next state too; the rest is not."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    is_observation: bool
+
+    @property
+    def num_bytes(self) -> int:
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def num_words(self) -> int:
+        """64-bit words it takes in a row."""
+        return (self.num_bytes + 7) // 8
+
+
+@dataclass(frozen=True)
+class RowSpec:
+    """The named fields of a row, in the order in which they lie in memory.
+
+    Nested spaces become fields with dotted names: Dict(pos=..., bag=Tuple(a, b)) as an observation gives
+    `obs.pos`, `obs.bag.0`, `obs.bag.1`. Beside the fields every row has reward, terminated, truncated, steps since the
+    episode began, the policy version it was acted with, and a priority.
+    """
+
+    fields: tuple[Field, ...]
+
+    @classmethod
+    def of(
+        cls, observation: Space, action: Space, extra: Mapping[str, tuple[str, tuple[int, ...]]] | None = None
+    ) -> RowSpec:
+        """The row of these spaces; `extra` adds columns by name, as (dtype, shape): log-prob, source tag and the like."""
+        fields = [Field(name, str(dt), shape, True) for name, dt, shape in _leaves("obs", observation)]
+        fields += [Field(name, str(dt), shape, False) for name, dt, shape in _leaves("action", action)]
+        for name, (dtype, shape) in (extra or {}).items():
+            _check_extra(name, dtype, [field.name for field in fields])
+            fields.append(Field(name, str(np.dtype(dtype)), tuple(shape), False))
+        return cls(tuple(fields))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.fields)
+
+    @property
+    def payload_words(self) -> int:
+        return sum(field.num_words for field in self.fields)
+
+
+def flatten(name: str, space: Space, value: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """A (batched) value of a nested space as the arrays of its fields, by field name."""
+    if isinstance(space, spaces.Dict):
+        parts = [flatten(f"{name}.{key}", sub, value[key]) for key, sub in space.spaces.items()]
+    elif isinstance(space, spaces.Tuple):
+        parts = [flatten(f"{name}.{i}", sub, value[i]) for i, sub in enumerate(space.spaces)]
+    else:
+        return {name: np.asarray(value, dtype=_dtype(name, space))}
+    return {key: array for part in parts for key, array in part.items()}
+
+
+def _leaves(name: str, space: Space) -> Iterator[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+    if isinstance(space, spaces.Dict):
+        for key, sub in space.spaces.items():
+            yield from _leaves(f"{name}.{key}", sub)
+    elif isinstance(space, spaces.Tuple):
+        for i, sub in enumerate(space.spaces):
+            yield from _leaves(f"{name}.{i}", sub)
+    else:
+        dtype = _dtype(name, space)
+        shape = space.shape or ()
+        if 0 in shape:
+            raise ConfigError(f"space {name} has shape {shape}: there is nothing in it to store.")
+        yield name, dtype, tuple(int(n) for n in shape)
+
+
+def _dtype(name: str, space: Space) -> np.dtype[Any]:
+    if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+        raise ConfigError(
+            f"space {name} is {type(space).__name__}; rows hold Box, Discrete, MultiDiscrete and MultiBinary, "
+            "and Dict and Tuple of those. Wrap the env so that it gives one of them."
+        )
+    dtype = np.dtype(space.dtype)
+    if dtype.kind not in "fiub":
+        raise ConfigError(f"space {name} has dtype {dtype}; rows hold floats, integers and booleans.")
+    return dtype
+
+
+def _check_extra(name: str, dtype: str, taken: list[str]) -> None:
+    if name in taken or name.split(".")[0] in ("obs", "next_obs", "action"):
+        raise ConfigError(f"extra column {name!r} has a name that is taken by {', '.join(taken)}.")
+    if np.dtype(dtype).kind not in "fiub":
+        raise ConfigError(f"extra column {name!r} has dtype {dtype}; rows hold floats, integers and booleans.")

@@ -1,0 +1,67 @@
+"""The board: versioned weights from one learner to any number of actors."""
+
+from __future__ import annotations
+
+import torch
+
+from freewheel import _core
+from freewheel.errors import ConfigError, ReplayError
+from freewheel.memory.segment import Segment
+
+
+class Board:
+    """`slots` versions of one flat vector in shared memory.
+
+    Publishing is one copy and never waits; fetching is one copy of the newest whole version. The first version published is
+    `first_version + 1`. Hand it to child processes as a `Process` argument (forkserver or spawn). One publisher at a time.
+    """
+
+    def __init__(self, num_bytes: int, *, slots: int = 3, first_version: int = 0) -> None:
+        if num_bytes < 1 or slots < 3:
+            raise ConfigError(f"num_bytes={num_bytes} must be at least 1 and slots={slots} at least 3.")
+        self.num_bytes = num_bytes
+        self.slots = slots
+        needed = _core.Board.num_bytes(slots, num_bytes)
+        self.segment = Segment.create(needed, "the weight board", "Train a smaller network.")
+        self._open(first_version)
+
+    def _open(self, format_at: int | None) -> None:
+        self.core = _core.Board.make(self.segment.core, self.slots, self.num_bytes, format_at=format_at)
+
+    def __getstate__(self) -> tuple[int, int, Segment]:
+        return self.num_bytes, self.slots, self.segment
+
+    def __setstate__(self, state: tuple[int, int, Segment]) -> None:
+        self.num_bytes, self.slots, self.segment = state
+        self._open(None)
+
+    @property
+    def version(self) -> int:
+        """The newest version; one load. Equal to `first_version` until something was published."""
+        return self.core.version
+
+    def publish(self, flat: torch.Tensor) -> int:
+        """Copies the vector into the next slot and gives its version."""
+        return self.core.publish(self._address(flat))
+
+    def fetch(self, flat: torch.Tensor, newer_than: int | None = None) -> int | None:
+        """Copies the newest version into the vector and says which it is.
+
+        None, and the vector as it was, when there is nothing newer than `newer_than`; None too when the publisher lapped
+        eight tries in a row (the vector then holds no version: fetch again before using it).
+        """
+        if newer_than is not None and self.core.version == newer_than:
+            return None
+        return self.core.fetch(self._address(flat))
+
+    def wait(self, newer_than: int, timeout_s: float) -> bool:
+        """Sleeps until there is a version newer than this one; False when the time is over first."""
+        return self.core.wait((newer_than + 1) % 2**64, timeout_s)
+
+    def _address(self, flat: torch.Tensor) -> int:
+        if flat.nbytes != self.num_bytes or not flat.is_contiguous() or flat.device.type != "cpu":
+            raise ReplayError(
+                f"the board carries {self.num_bytes} bytes of contiguous CPU memory; it was given {flat.nbytes} bytes"
+                f" on {flat.device}{'' if flat.is_contiguous() else ', not contiguous'}."
+            )
+        return flat.data_ptr()
