@@ -1,0 +1,108 @@
+"""Every test leaves the machine as it found it: no process, thread, descriptor or shared memory stays behind (F17)."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+
+import pytest
+
+FAILED = pytest.StashKey[bool]()
+LEAVE_S = 5.0  # threads and reaped children may take a moment to go
+
+
+def children() -> set[int]:
+    """Processes below this one, whoever started them; the forkserver and its tracker serve the whole session."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, rest = stat.read_text().split(" (", 1)
+            parents.setdefault(int(rest.rsplit(")", 1)[1].split()[1]), []).append(int(pid))
+        except OSError:
+            continue  # it ended while we looked
+    keep = {forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid}
+    found, new = set(), [os.getpid()]
+    while new:
+        new = [child for parent in new for child in parents.get(parent, []) if child not in keep]
+        found.update(new)
+    return found | {child for pid in keep if pid for child in parents.get(pid, []) if child not in keep}
+
+
+def threads() -> set[str]:
+    """Python's threads, and those of the core, which name themselves."""
+    found = {f"{t.name} ({t.native_id})" for t in threading.enumerate()}
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            name = (task / "comm").read_text().strip()
+        except OSError:
+            continue
+        if name.startswith("fw-"):
+            found.add(f"{name} ({task.name})")
+    return found
+
+
+def descriptors() -> dict[str, str]:
+    found = {}
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            found[fd.name] = os.readlink(fd)
+        except OSError:
+            continue
+    return found
+
+
+def segments() -> list[str]:
+    """Shared memory that is mapped here, or has a name that tells of us (others may run beside this test)."""
+    mapped = {line.split(None, 5)[5] for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:" in line}
+    named = {
+        str(path) for path in Path("/dev/shm").iterdir() if str(os.getpid()) in path.name or "freewheel" in path.name
+    }
+    return sorted(mapped | named)
+
+
+State = tuple[set[int], set[str], dict[str, str], list[str]]
+
+
+def state() -> State:
+    return children(), threads(), descriptors(), segments()
+
+
+def left_behind(before: State) -> str:
+    gc.collect()
+    processes = children() - before[0]
+    kept_open = {fd: target for fd, target in descriptors().items() if fd not in before[2]}
+    kept_mapped = [name for name in segments() if name not in before[3]]
+    parts = {
+        "processes": processes,
+        "threads": threads() - before[1],
+        "descriptors": kept_open,
+        "segments": kept_mapped,
+    }
+    return ", ".join(f"{what} {value}" for what, value in parts.items() if value)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:
+    report = yield
+    if call.when == "call":
+        item.stash[FAILED] = report.failed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    forkserver.ensure_running()  # its pipe and pid belong to the session, not to the first test that needs it
+    resource_tracker.ensure_running()
+    before = state()
+    yield
+    if request.node.stash.get(FAILED, False):
+        return  # its traceback keeps its objects alive
+    deadline = time.monotonic() + LEAVE_S
+    while (left := left_behind(before)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left, f"the test left behind: {left}"
