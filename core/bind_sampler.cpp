@@ -12,6 +12,10 @@ struct BoundSampler : Home {
 
   BoundSampler(std::shared_ptr<BoundLanes> lanes, const SampleSettings& settings, bool prioritized, std::size_t depth)
       : bound(std::move(lanes)), sampler(bound->lanes, bound->fields, settings, prioritized), feed(sampler, depth) {}
+  void refuse_prefetch() const {
+    check();
+    if (feed.depth()) throw Refused("the random state of a prefetching replay is ahead of its batches; use prefetch=0.");
+  }
   ~BoundSampler() {
     // In a forked child the thread does not exist; joining it would wait for ever.
     if (generation == fork_generation.load()) return;
@@ -111,10 +115,12 @@ void bind_sampler(nb::module_& m) {
                    [](BoundSampler& self, bool on) { self.sampler.set_prioritized(on); })
       .def("distrust_check", [](BoundSampler& self, bool off) { self.sampler.distrust_check(off); })
       .def("random_state", [](BoundSampler& self) {
+        self.refuse_prefetch();
         const Random& r = self.sampler.random();
         return std::vector<u64>(r.s, r.s + 4);
       })
       .def("set_random_state", [](BoundSampler& self, const std::vector<u64>& state) {
+        self.refuse_prefetch();
         if (state.size() != 4) throw Refused("a random state is 4 integers, not " + std::to_string(state.size()) + ".");
         std::copy_n(state.begin(), 4, self.sampler.random().s);
       })

@@ -31,8 +31,8 @@ class Feed {
   ~Feed() { stop(); }
 
   void stop() {
+    stopping_.store(true);
     if (thread_.joinable()) {
-      stopping_.store(true);
       work_.add(1);
       thread_.join();
     }
@@ -44,6 +44,7 @@ class Feed {
     if (thread_.joinable()) thread_.detach();
   }
 
+  std::size_t depth() const { return depth_; }
   std::size_t num_buffers() const { return num_buffers_.load(); }
   BatchOut& buffer(int index) { return buffers_[std::size_t(index)].out; }
 
@@ -59,6 +60,7 @@ class Feed {
 
   template <class Interrupted>
   int take(i64 until_ns, Interrupted interrupted) {
+    if (stopping_.load()) throw Refused("this replay was closed; make another over the same lanes.");
     if (depth_ == 0) return take_filling();
     if (!thread_.joinable()) start();
     const u64 ask = asks_.fetch_add(1) + 1;

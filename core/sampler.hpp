@@ -204,7 +204,7 @@ class Sampler {
     values_.clear();
     const std::size_t slots = lanes_.shape().slots;
     for (std::size_t lane = 0; lane < heads_.size(); ++lane) {
-      const u64 head = heads_[lane], gone = head + set_.stack;
+      const u64 head = heads_[lane], first = first_start(lane, head), gone = first + slots;
       if (next_[lane] == head) continue;
       u64 from = cleared_[lane];
       if (gone - from > slots) from = gone - slots;
@@ -213,7 +213,6 @@ class Sampler {
         if (tree_->value(leaf) != 0) set(leaf, 0);
       }
       cleared_[lane] = gone;
-      const u64 first = first_start(lane, head);
       if (i64(next_[lane] - first) < 0) next_[lane] = first;
       for (u64& row = next_[lane]; row != head; ++row) {
         const std::size_t slot = lanes_.slot_shift(head_slots_[lane], -i64(head - row));

@@ -221,6 +221,18 @@ def test_a_prefetching_replay_gets_over_its_errors() -> None:
     replay.close()
 
 
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_a_closed_replay_says_so(prefetch: int) -> None:
+    lanes = Lanes(SPEC, 1, 50)
+    lanes.writer().append(**rows(20))
+    replay = Replay(lanes, 4, prefetch=prefetch)
+    batch = replay.sample()
+    replay.close()
+    with pytest.raises(ReplayError, match="this replay was closed"):
+        replay.sample()
+    assert len(batch.reward) == 4
+
+
 def test_bad_sizes_are_refused() -> None:
     with pytest.raises(ConfigError, match="num_lanes=0"):
         Lanes(SPEC, 0, 10)

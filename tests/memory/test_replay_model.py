@@ -166,17 +166,24 @@ def filled(num_lanes: int = 3, rows: int = 200, lane_rows: int = 90) -> Pair:
     return pair
 
 
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize(
+    "lane_rows", [90, 224, 400]
+)  # wrapped; all but full, where stacks reach into the ring's seam; half empty
 @pytest.mark.parametrize(("n_step", "stack"), [(1, 1), (3, 1), (1, 4), (4, 3)])
-def test_uniform_draws_reach_every_start_equally(n_step: int, stack: int) -> None:
-    pair = filled()
+def test_draws_reach_every_start_equally(n_step: int, stack: int, lane_rows: int, prioritized: bool) -> None:
+    pair = filled(lane_rows=lane_rows)
     expected = pair.samples(n_step, 0.99, stack, "first")
-    replay = Replay(pair.lanes, 200, n_step=n_step, stack=stack, seed=3)
+    replay = Replay(pair.lanes, 200, n_step=n_step, stack=stack, prioritized=prioritized, seed=3)
     counts = dict.fromkeys(expected, 0)
     for _ in range(200):
         batch = replay.sample()
         for key in zip(batch.array("lane").tolist(), batch.array("row").tolist(), strict=True):
             counts[key] += 1
+        if prioritized:
+            replay.update_priorities(batch, np.ones(200, np.float32))
     assert stats.chisquare(list(counts.values())).pvalue > 0.001
+    assert replay.stats()["redraws"] == replay.stats()["stale_priorities"] == 0
 
 
 def test_prioritized_draws_follow_the_priorities_and_weights_the_paper() -> None:
@@ -219,6 +226,14 @@ def test_a_rebuilt_tree_draws_the_same() -> None:
         one, two = first.sample(), second.sample()
         np.testing.assert_array_equal(one.array("row"), two.array("row"))
         np.testing.assert_array_equal(one.array("weight"), two.array("weight"))
+
+
+def test_a_prefetching_replay_has_no_state_to_save() -> None:
+    replay = Replay(filled().lanes, 8, prefetch=1)
+    with pytest.raises(ReplayError, match="prefetch=0"):
+        replay.random_state()
+    with pytest.raises(ReplayError, match="prefetch=0"):
+        replay.set_random_state([1, 2, 3, 4])
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
