@@ -43,30 +43,31 @@ inline void raise_pending() {
   if (PyErr_Occurred()) throw nb::python_error();
 }
 
-// An array argument, held for the length of a call. Nothing is converted: what does not fit is refused with both sides named.
+struct ArrayType {
+  char kind;  // f float, i int, u uint, b bool: numpy's letters
+  std::size_t itemsize;
+};
+
+// An array argument of `rows` rows, held for the length of a call. Nothing is converted: what does not fit is refused with both
+// sides named.
 class Array {
  public:
-  struct Type {
-    char kind;  // f float, i int, u uint, b bool: numpy's letters
-    std::size_t itemsize;
-  };
-
-  Array(nb::handle object, const std::string& what, Type type, const std::vector<i64>& shape) {
+  Array(nb::handle object, const char* what, ArrayType type, i64 rows, const std::vector<i64>& row_shape = {}) {
     if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
       PyErr_Clear();
-      throw Refused(what + " must be a C-contiguous array of " + describe(type, shape) + ", not " +
-                    nb::cast<std::string>(nb::str(nb::handle((PyObject*)Py_TYPE(object.ptr())).attr("__name__"))) +
+      throw Refused(std::string(what) + " must be a C-contiguous array of " + describe(type, shape_of(rows, row_shape)) +
+                    ", not " + Py_TYPE(object.ptr())->tp_name +
                     (PyObject_CheckBuffer(object.ptr()) ? " with gaps between its items." : "."));
     }
-    const Type given{kind_of(view_.format), std::size_t(view_.itemsize)};
-    const std::vector<i64> dims(view_.shape, view_.shape + view_.ndim);
-    if (given.kind != type.kind || given.itemsize != type.itemsize || dims != shape) {
-      PyBuffer_Release(&view_);
-      throw Refused(what + " must be " + describe(type, shape) + ", not " + describe(given, dims) + ".");
-    }
+    if (fits(type, rows, row_shape)) [[likely]]
+      return;
+    const std::string given = describe({kind_of(view_.format), std::size_t(view_.itemsize)},
+                                       std::vector<i64>(view_.shape, view_.shape + view_.ndim));
+    PyBuffer_Release(&view_);
+    throw Refused(std::string(what) + " must be " + describe(type, shape_of(rows, row_shape)) + ", not " + given + ".");
   }
-  ~Array() { PyBuffer_Release(&view_); }
-  Array(const Array&) = delete;
+  Array(Array&& other) noexcept : view_(other.view_) { other.view_.obj = nullptr; }
+  ~Array() { PyBuffer_Release(&view_); }  // does nothing for a view that was moved on
 
   template <class T>
   const T* data() const {
@@ -83,15 +84,32 @@ class Array {
   }
 
  private:
+  bool fits(ArrayType type, i64 rows, const std::vector<i64>& row_shape) const {
+    return kind_of(view_.format) == type.kind && std::size_t(view_.itemsize) == type.itemsize &&
+           std::size_t(view_.ndim) == row_shape.size() + 1 && view_.shape[0] == rows &&
+           std::equal(row_shape.begin(), row_shape.end(), view_.shape + 1);
+  }
+  static std::vector<i64> shape_of(i64 rows, const std::vector<i64>& row_shape) {
+    std::vector<i64> shape{rows};
+    shape.insert(shape.end(), row_shape.begin(), row_shape.end());
+    return shape;
+  }
   static char kind_of(const char* format) {
     const char c = format ? format[format[0] == '<' || format[0] == '@' || format[0] == '='] : 'B';
-    if (c == '?') return 'b';
-    if (std::strchr("efd", c)) return 'f';
-    if (std::strchr("bhilqn", c)) return 'i';
-    if (std::strchr("BHILQN", c)) return 'u';
-    return c;
+    switch (c) {
+      case '?':
+        return 'b';
+      case 'e': case 'f': case 'd':
+        return 'f';
+      case 'b': case 'h': case 'i': case 'l': case 'q': case 'n':
+        return 'i';
+      case 'B': case 'H': case 'I': case 'L': case 'Q': case 'N':
+        return 'u';
+      default:
+        return c;
+    }
   }
-  static std::string describe(Type type, const std::vector<i64>& shape) {
+  static std::string describe(ArrayType type, const std::vector<i64>& shape) {
     std::string out = type.kind == 'f'   ? "float" + std::to_string(8 * type.itemsize)
                       : type.kind == 'i' ? "int" + std::to_string(8 * type.itemsize)
                       : type.kind == 'u' ? "uint" + std::to_string(8 * type.itemsize)

@@ -14,31 +14,28 @@ class Writer : Home {
     for (const i64 lane : lanes) own_[std::size_t(lane)] = {bound_->lanes.open(std::size_t(lane)), 0};
   }
 
-  i64 append(nb::handle lanes, const std::vector<nb::handle>& sources, nb::handle reward, nb::handle terminated,
-             nb::handle truncated, u64 version, nb::handle priority) {
+  i64 append(nb::handle lanes, nb::typed<nb::tuple, nb::object, nb::ellipsis> sources, nb::handle reward, nb::handle terminated, nb::handle truncated, u64 version,
+             nb::handle priority) {
     check();
     const i64 n = Array::length(lanes, "lanes");
-    const Array lane(lanes, "lanes", {'i', 8}, {n});
-    const Array rewards(reward, "reward", {'f', 4}, {n});
-    const Array ended(terminated, "terminated", {'b', 1}, {n});
-    const Array cut(truncated, "truncated", {'b', 1}, {n});
-    std::vector<std::unique_ptr<Array>> fields;
-    std::vector<const char*> from;
+    const Array lane(lanes, "lanes", {'i', 8}, n);
+    const Array rewards(reward, "reward", {'f', 4}, n);
+    const Array ended(terminated, "terminated", {'b', 1}, n);
+    const Array cut(truncated, "truncated", {'b', 1}, n);
+    std::vector<Array> fields;
+    fields.reserve(bound_->fields.size());
     for (std::size_t f = 0; f < bound_->fields.size(); ++f) {
       const FieldType& t = bound_->types[f];
-      std::vector<i64> shape{n};
-      shape.insert(shape.end(), t.shape.begin(), t.shape.end());
-      fields.push_back(std::make_unique<Array>(sources.at(f), t.name, t.type, shape));
-      from.push_back(fields.back()->data<char>());
+      fields.emplace_back(sources[f], t.name.c_str(), t.type, n, t.shape);
     }
-    std::unique_ptr<Array> priorities;
+    std::optional<Array> priorities;
     if (!priority.is_none()) {
-      priorities = std::make_unique<Array>(priority, "priority", Array::Type{'f', 4}, std::vector<i64>{n});
+      priorities.emplace(priority, "priority", ArrayType{'f', 4}, n);
       check_priorities(priorities->data<float>(), n);
     }
     for (i64 i = 0; i < n; ++i) check_owned(lane.data<i64>()[i]);
     nb::gil_scoped_release free;
-    return write(lane.data<i64>(), n, from, rewards.data<float>(), ended.data<char>(), cut.data<char>(), version,
+    return write(lane.data<i64>(), n, fields, rewards.data<float>(), ended.data<char>(), cut.data<char>(), version,
                  priorities ? priorities->data<float>() : nullptr);
   }
 
@@ -64,7 +61,7 @@ class Writer : Home {
                     std::to_string(written) + ".");
   }
 
-  i64 write(const i64* lane, i64 n, const std::vector<const char*>& from, const float* reward, const char* ended,
+  i64 write(const i64* lane, i64 n, const std::vector<Array>& from, const float* reward, const char* ended,
             const char* cut, u64 version, const float* priority) {
     const std::vector<Field>& fields = bound_->fields;
     std::vector<const char*> at(fields.size());
@@ -72,7 +69,7 @@ class Writer : Home {
       Own& own = own_[std::size_t(lane[i])];
       const u32 flags = (ended[i] ? kTerminated : 0u) | (cut[i] ? kTruncated : 0u);
       for (std::size_t f = 0; f < fields.size(); ++f)
-        at[f] = flags && !fields[f].is_observation ? nullptr : from[f] + std::size_t(i) * fields[f].bytes;
+        at[f] = flags && !fields[f].is_observation ? nullptr : from[f].data<char>() + std::size_t(i) * fields[f].bytes;
       if (!bound_->lanes.append(std::size_t(lane[i]), own.epoch, {reward[i], flags, own.step}, version,
                                 priority ? priority[i] : -1.0f, fields, at.data())) {
         bound_->lanes.announce(u64(i));

@@ -7,7 +7,7 @@ namespace fw {
 
 struct FieldType {
   std::string name;
-  Array::Type type;
+  ArrayType type;
   std::vector<i64> shape;
 };
 

@@ -80,9 +80,9 @@ static nb::object take(std::shared_ptr<BoundSampler> self, double beta, double t
 static void update(BoundSampler& self, nb::handle lanes, nb::handle rows, nb::handle priorities) {
   self.check();
   const i64 n = Array::length(priorities, "priorities");
-  const Array lane(lanes, "lane", {'i', 8}, {n});
-  const Array row(rows, "row", {'i', 8}, {n});
-  const Array priority(priorities, "priorities", {'f', 4}, {n});
+  const Array lane(lanes, "lane", {'i', 8}, n);
+  const Array row(rows, "row", {'i', 8}, n);
+  const Array priority(priorities, "priorities", {'f', 4}, n);
   check_priorities(priority.data<float>(), n);
   nb::gil_scoped_release free;
   self.feed.post(lane.data<i64>(), row.data<i64>(), priority.data<float>(), std::size_t(n));
@@ -142,8 +142,8 @@ void bind_sampler(nb::module_& m) {
       })
       .def("update", [](SumTree& self, nb::handle leaves, nb::handle values) {
         const i64 n = Array::length(leaves, "leaves");
-        const Array leaf(leaves, "leaves", {'u', 4}, {n});
-        const Array value(values, "values", {'f', 4}, {n});
+        const Array leaf(leaves, "leaves", {'u', 4}, n);
+        const Array value(values, "values", {'f', 4}, n);
         check_priorities(value.data<float>(), n);
         for (i64 i = 0; i < n; ++i)
           if (leaf.data<u32>()[i] >= self.num_leaves())
@@ -152,7 +152,7 @@ void bind_sampler(nb::module_& m) {
       }, nb::arg("leaves"), nb::arg("values"))
       .def("draw", [](const SumTree& self, nb::handle units) {
         const i64 n = Array::length(units, "units");
-        const Array unit(units, "units", {'f', 8}, {n});
+        const Array unit(units, "units", {'f', 8}, n);
         if (!(self.total() > 0)) throw Refused("every leaf is 0: nothing can be drawn.");
         std::vector<double> offsets(unit.data<double>(), unit.data<double>() + n);
         for (double& offset : offsets) offset *= self.total();

@@ -59,7 +59,7 @@ class Board:
         return self.core.wait((newer_than + 1) % 2**64, timeout_s)
 
     def _address(self, flat: torch.Tensor) -> int:
-        if flat.nbytes != self.num_bytes or not flat.is_contiguous() or flat.device.type != "cpu":
+        if flat.nbytes != self.num_bytes or not flat.is_contiguous() or not flat.is_cpu:
             raise ReplayError(
                 f"the board carries {self.num_bytes} bytes of contiguous CPU memory; it was given {flat.nbytes} bytes"
                 f" on {flat.device}{'' if flat.is_contiguous() else ', not contiguous'}."

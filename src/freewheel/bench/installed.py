@@ -1,0 +1,90 @@
+"""Where the peers are installed, and which of those a user asked for."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from freewheel.bench.peers.packages import PACKAGES, PEERS
+from freewheel.errors import ConfigError
+
+FOLDER = ".venv-peers"
+HOW_TO_GET = "peers are not installed: run 'make peers'"
+LOOK_TIMEOUT_S = 60.0
+
+
+def find_python() -> Path | None:
+    """The peers' interpreter: of FREEWHEEL_PEERS, of the current directory, or of the repository."""
+    named = os.environ.get("FREEWHEEL_PEERS")
+    if named:
+        python = Path(named).absolute() / "bin" / "python"
+        if not python.exists():
+            raise ConfigError(f"FREEWHEEL_PEERS={named} has no bin/python. Unset it or run 'make peers'.")
+        return python
+    repository = Path(__file__).parents[3]
+    places = [Path.cwd()] + ([repository] if (repository / "pyproject.toml").exists() else [])
+    for place in places:
+        python = place / FOLDER / "bin" / "python"
+        if python.exists():
+            return python
+    return None
+
+
+def installed_peers(python: Path) -> list[str]:
+    """The peers this interpreter can find, without importing them."""
+    look = (
+        "import importlib.util, json, sys;"
+        "print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name)]))"
+    )
+    modules = [PACKAGES[peer].module for peer in PEERS]
+    try:
+        done = subprocess.run(
+            [str(python), "-c", look, *modules],
+            capture_output=True,
+            text=True,
+            timeout=LOOK_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or error
+        raise ConfigError(f"{python} does not run: {said}. Remove {FOLDER} and run 'make peers' again.") from error
+    found = json.loads(done.stdout)
+    return [peer for peer in PEERS if PACKAGES[peer].module in found]
+
+
+def choose(asked: Sequence[str] | None, python: Path | None) -> list[str]:
+    """The peers to run: those asked for, all that are installed when none were named, nobody for `none`."""
+    if asked is not None:
+        asked = check_names(asked, PEERS, "peer")
+        if not asked:
+            return []
+    if python is None:
+        if asked is not None:
+            raise ConfigError(f"{', '.join(asked)}: {HOW_TO_GET}")
+        return []
+    present = installed_peers(python)
+    missing = [peer for peer in asked or [] if peer not in present]
+    if missing:
+        raise ConfigError(f"{', '.join(missing)}: not in {python.parent.parent}. Run 'make peers'.")
+    return present if asked is None else list(asked)
+
+
+def check_names(names: Sequence[str], known: Iterable[str], what: str) -> list[str]:
+    """The names in the order given, once each; `none` alone gives none of them; an unknown one is refused."""
+    known = list(known)
+    if list(names) == ["none"]:
+        return []
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"unknown {what} {name!r}.{near(name, known)} There are: {', '.join(known)}.")
+    return list(dict.fromkeys(names))
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """` Did you mean 'cpprb'?` or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
+    return f" Did you mean {' or '.join(repr(match) for match in close)}?" if close else ""

@@ -1,0 +1,22 @@
+"""Which peers there are, and by what names Python and pip know them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Package:
+    module: str
+    distribution: str
+    has_prioritized: bool = False
+
+
+# numpy is no peer but a baseline: it stands in the table and does not count in the ratio.
+# TorchRL has a prioritized buffer whose compiled part does not load against torch 2.13.
+PACKAGES = {
+    "cpprb": Package("cpprb", "cpprb", has_prioritized=True),
+    "sb3": Package("stable_baselines3", "stable-baselines3"),
+    "torchrl": Package("torchrl", "torchrl"),
+    "tianshou": Package("tianshou", "tianshou", has_prioritized=True),
+    "numpy": Package("numpy", "numpy"),
+}
+PEERS = ("cpprb", "sb3", "torchrl", "tianshou")

@@ -1,0 +1,104 @@
+"""The knobs of each benchmark; a field's comment is what `--help` says about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+
+from freewheel.errors import ConfigError
+
+OBS = ("f32[8]", "f32[171]", "u8[4,84,84]")
+BATCHES = (32, 256, 1024, 4096)
+SIZES = ("0.1M", "1.7M")
+
+NUM_LANES = 64
+VECTOR_ROWS, PIXEL_ROWS = 1_000_000, 100_000
+# Fewer rows would leave a lane with hardly anything to sample from.
+LEAST_LANE_ROWS = 8
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """`f32[8],u8[4,84,84]` as two names: commas inside brackets belong to a shape."""
+    return tuple(part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip())
+
+
+def comma_list(metavar: str, item: Callable[[str], Any] = str) -> Any:
+    """How tyro reads and shows a list that is written with commas; `all` is None."""
+
+    def read(words: list[str]) -> tuple[Any, ...] | None:
+        return None if words[0] == "all" else tuple(item(part) for part in split_list(words[0]))
+
+    def show(value: Sequence[Any] | None) -> list[str]:
+        return ["all" if value is None else ",".join(str(part) for part in value)]
+
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1, metavar=metavar, instance_from_str=read, is_instance=lambda _: True, str_from_instance=show
+    )
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """Adding rows and drawing batches, ours against other projects' replay buffers in the same rounds."""
+
+    against: Annotated[tuple[str, ...] | None, comma_list("PEER,PEER")] = None
+    """Peers to run: cpprb, sb3, torchrl, tianshou; none; or all that 'make peers' has installed."""
+
+    obs: Annotated[tuple[str, ...], comma_list("OBS,OBS")] = OBS
+    """Observations, as dtype and shape; three dimensions are frames stacked along the first."""
+
+    batches: Annotated[tuple[int, ...], comma_list("ROWS,ROWS", int)] = BATCHES
+    """Batch sizes to draw."""
+
+    capacity: int | None = None
+    """Rows in each filled buffer; without it 1,000,000 for vectors and 100,000 for stacked frames."""
+
+    rounds: int = 5
+    """Rounds; a figure is the median over them."""
+
+    seconds: float = 0.4
+    """Length of each measurement in a round."""
+
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the result as a JSON object on the last line."""
+
+
+@dataclass(frozen=True)
+class WeightsSettings:
+    """Publishing weights and fetching them, ours against other ways to bring them to an actor."""
+
+    against: Annotated[tuple[str, ...] | None, comma_list("WAY,WAY")] = None
+    """Ways: two_copies, load_state_dict, clone_load_state_dict, mp_queue, torch_mp_queue; none; or all."""
+
+    sizes: Annotated[tuple[str, ...], comma_list("SIZE,SIZE")] = SIZES
+    """Networks, by their number of parameters: 0.1M (an MLP), 1.7M (a CNN)."""
+
+    rounds: int = 5
+    """Rounds; a figure is the median over them."""
+
+    seconds: float = 0.4
+    """Length of each measurement in a round."""
+
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the result as a JSON object on the last line."""
+
+
+def check_rounds(rounds: int, seconds: float) -> None:
+    if rounds < 1:
+        raise ConfigError(f"--rounds {rounds} must be at least 1.")
+    if not 0 < seconds <= 60:
+        raise ConfigError(f"--seconds {seconds} must be above 0 and at most 60.")
+
+
+def check_capacity(capacity: int, batches: Sequence[int]) -> None:
+    if not batches or min(batches) < 1:
+        raise ConfigError(f"--batches {','.join(map(str, batches))} must be one or more positive numbers.")
+    least = max(NUM_LANES * LEAST_LANE_ROWS, 2 * max(batches))
+    if capacity < least:
+        raise ConfigError(
+            f"--capacity {capacity} is less than {least}, the least for {NUM_LANES} lanes and batches of"
+            f" {max(batches)} rows. Raise it or ask for smaller --batches."
+        )

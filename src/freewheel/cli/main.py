@@ -1,0 +1,56 @@
+"""`freewheel COMMAND`: finds the command, and turns our errors into a message and an exit code."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+
+from freewheel.errors import ConfigError, FreewheelError
+
+# Each command is a module of this package with a main(args); it is imported only when it is called.
+COMMANDS = {"bench": "measure the parts against other projects' parts"}
+
+USER_MUST_ACT, FAILED, INTERRUPTED = 2, 1, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the value is the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words:
+        print(usage(), file=sys.stderr)
+        return USER_MUST_ACT
+    if words[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if words[0] == "--version":
+        print(importlib.metadata.version("freewheel"))
+        return 0
+    try:
+        if words[0] not in COMMANDS:
+            raise ConfigError(unknown_command(words[0]))
+        importlib.import_module(f"freewheel.cli.{words[0]}").main(words[1:])
+    except FreewheelError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return USER_MUST_ACT if isinstance(error, ConfigError) else FAILED
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def usage() -> str:
+    lines = ["usage: freewheel COMMAND [options]; freewheel COMMAND --help says more", "", "commands:"]
+    return "\n".join(lines + [f"  {name:<8} {line}" for name, line in COMMANDS.items()])
+
+
+def unknown_command(name: str) -> str:
+    close = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+    guess = f" Did you mean {close[0]!r}?" if close else ""
+    return f"unknown command {name!r}.{guess} There are: {', '.join(COMMANDS)}."
+
+
+if __name__ == "__main__":
+    sys.exit(main())
