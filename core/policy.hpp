@@ -144,6 +144,8 @@ struct VectorPolicy : WordPolicy {
 
   // The first and the last block lie anywhere; those between are stored on their boundary, because a store that crosses a
   // cache line costs two. Blocks may overlap: a byte copied twice is still the same byte, or its row is thrown away.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Warray-bounds"  // seen where a copy of 8 bytes is inlined, which takes another branch of copy()
   template <int width>
   [[gnu::always_inline]] static void copy_blocks(char* to, const char* from, std::size_t bytes) {
     typedef u64 Vector __attribute__((vector_size(width), aligned(1), may_alias));
@@ -155,6 +157,7 @@ struct VectorPolicy : WordPolicy {
     for (std::size_t at = width - reinterpret_cast<std::uintptr_t>(to) % width; at + width <= bytes; at += width) move(at);
     move(bytes - width);
   }
+#pragma GCC diagnostic pop
   [[gnu::target("avx512f")]] static void copy_512(char* t, const char* f, std::size_t n) { copy_blocks<64>(t, f, n); }
   [[gnu::target("avx2")]] static void copy_256(char* t, const char* f, std::size_t n) { copy_blocks<32>(t, f, n); }
   static void copy_128(char* t, const char* f, std::size_t n) { copy_blocks<16>(t, f, n); }

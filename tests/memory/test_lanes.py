@@ -191,8 +191,10 @@ def test_bad_priorities_are_refused_and_nothing_changes(value: float) -> None:
     batch = replay.sample()
     with pytest.raises(ReplayError, match=r"priority\[2\]=.* Nothing was changed"):
         replay.update_priorities(batch, np.array([9, 9, value, 9], np.float32))
-    with pytest.raises(ReplayError, match=r"lane must be int64\[3\]"):
+    with pytest.raises(ReplayError, match=r"priorities must be float32\[4\], not float32\[3\]"):
         replay.update_priorities(batch, np.ones(3, np.float32))
+    with pytest.raises(ReplayError, match="drawn from another replay"):
+        Replay(lanes, 4, prioritized=True).update_priorities(batch, np.ones(4, np.float32))
     with pytest.raises(ReplayError, match="priorities must be float32"):
         replay.update_priorities(batch, np.ones(4))
     assert replay.sample().weight.unique().tolist() == [1.0]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from freewheel import _core
 from freewheel.errors import ConfigError
@@ -55,7 +57,7 @@ class Replay:
         self.lanes = lanes
         self.batch_size = batch_size
         self.timeout_s = timeout_s
-        self._layout = Layout(lanes.spec.fields, batch_size, stack)
+        self._layout = Layout(lanes.spec.fields, batch_size, stack, n_step)
         self._core = _core.Sampler.make(
             lanes.core,
             batch_size,
@@ -68,6 +70,7 @@ class Replay:
             seed % 2**64,
             prefetch,
         )
+        self._core.describe(self._layout.described())
         for _ in range(prefetch + 1):
             self._add_buffer()
 
@@ -83,7 +86,7 @@ class Replay:
         """New priorities for a batch's rows; those of rows overwritten meanwhile are ignored and counted."""
         if isinstance(priorities, torch.Tensor):
             priorities = priorities.detach().cpu().numpy()
-        self._core.update(batch.array("lane"), batch.array("row"), priorities)
+        self._core.update(batch._lease, priorities)
 
     @property
     def prioritized(self) -> bool:
@@ -116,33 +119,72 @@ class Replay:
         self._core.add_buffer(block, address, self._layout.offsets)
 
 
+@dataclass(frozen=True)
+class Array:
+    """One array within a batch's buffer; strides in bytes."""
+
+    number: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
 class Layout:
     """Where everything lies in a batch's buffer: the arrays by name, in the order the core expects them.
 
-    `groups` collects the fields of nested spaces under their first name: obs.pos and obs.bag.0 under obs.
+    `groups` collects the fields of nested spaces under their first name: obs.pos and obs.bag.0 under obs. With one step and a
+    stack, obs and next_obs are two views of the same stack + 1 frames.
     """
 
-    def __init__(self, fields: tuple[Field, ...], batch_size: int, stack: int) -> None:
-        self.arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any], int]] = {}
+    def __init__(self, fields: tuple[Field, ...], batch_size: int, stack: int, n_step: int) -> None:
+        self.arrays: dict[str, Array] = {}
         self.groups: dict[str, list[str]] = {}
-        self.offsets: list[int] = []
         self.num_bytes = 0
-        frames = (stack,) if stack > 1 else ()
-        for field in fields:
-            lead = (batch_size, *frames) if field.is_observation else (batch_size,)
-            self._place(field.name, lead + field.shape, field.dtype)
+        seen = (stack,) if stack > 1 else ()
+        shares = stack > 1 and n_step == 1
         for field in fields:
             if field.is_observation:
-                self._place(f"next_{field.name}", (batch_size, *frames, *field.shape), field.dtype)
+                kept = (stack + 1,) if shares else seen
+                self._place(
+                    field.name, (batch_size, *kept, *field.shape), (batch_size, *seen, *field.shape), field.dtype
+                )
+            else:
+                self._place(field.name, (batch_size, *field.shape), (batch_size, *field.shape), field.dtype)
+        for field in fields:
+            name = f"next_{field.name}"
+            if field.is_observation and shares:
+                now = self.arrays[field.name]
+                self._add(name, now.offset + field.num_bytes, now.shape, now.strides, now.dtype)
+            elif field.is_observation:
+                self._place(name, (batch_size, *seen, *field.shape), (batch_size, *seen, *field.shape), field.dtype)
         for name, dtype in COLUMNS:
-            self._place(name, (batch_size,), dtype)
+            self._place(name, (batch_size,), (batch_size,), dtype)
 
-    def _place(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
-        self.arrays[name] = (shape, np.dtype(dtype), self.num_bytes)
+    @property
+    def offsets(self) -> list[int]:
+        return [array.offset for array in self.arrays.values()]
+
+    def described(self) -> list[tuple[int, str, int, list[int], list[int]]]:
+        return [
+            (a.offset, a.dtype.kind, a.dtype.itemsize, list(a.shape), [n // a.dtype.itemsize for n in a.strides])
+            for a in self.arrays.values()
+        ]
+
+    def _place(self, name: str, kept: tuple[int, ...], seen: tuple[int, ...], dtype: str) -> None:
+        """Room for an array of shape `kept`, of which `seen` is looked at."""
+        item = np.dtype(dtype)
+        strides = [item.itemsize]
+        for size in reversed(kept[1:]):
+            strides.append(strides[-1] * size)
+        self._add(name, self.num_bytes, seen, tuple(reversed(strides)), item)
+        self.num_bytes += (strides[-1] * kept[0] + 63) // 64 * 64
+
+    def _add(
+        self, name: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> None:
+        self.arrays[name] = Array(len(self.arrays), offset, shape, strides, dtype)
         self.groups.setdefault(name.split(".")[0], []).append(name)
-        self.offsets.append(self.num_bytes)
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        self.num_bytes += (size + 63) // 64 * 64
 
 
 class _Made:
@@ -176,8 +218,8 @@ class Batch:
 
     def array(self, name: str) -> np.ndarray[Any, Any]:
         """The array of one field or column, over the buffer's memory."""
-        shape, dtype, offset = self._layout.arrays[name]
-        made: np.ndarray[Any, Any] = np.ndarray(shape, dtype, self._lease, offset)  # type: ignore[arg-type]
+        a = self._layout.arrays[name]
+        made: np.ndarray[Any, Any] = np.ndarray(a.shape, a.dtype, self._lease, a.offset, a.strides)  # type: ignore[arg-type]
         return made
 
     def __getattr__(self, name: str) -> Any:
@@ -193,12 +235,15 @@ class Batch:
         return {name: _moved(self[name], device) for name in self._layout.groups}
 
     def _make(self, name: str) -> Tensors:
-        if name in self._layout.arrays:
-            return torch.from_numpy(self.array(name))
+        array = self._layout.arrays.get(name)
+        if array is not None:
+            return from_dlpack(self._lease.tensor(array.number))
         names = self._layout.groups.get(name)
         if names is None:
             raise AttributeError(f"a batch has {', '.join(self._layout.groups)}; not {name!r}.")
-        return {full.split(".", 1)[1]: torch.from_numpy(self.array(full)) for full in names}
+        return {
+            full.split(".", 1)[1]: from_dlpack(self._lease.tensor(self._layout.arrays[full].number)) for full in names
+        }
 
 
 def _moved(value: Tensors, device: torch.device | str) -> Tensors:
