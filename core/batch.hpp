@@ -45,13 +45,12 @@ struct SampleSettings {
   u64 seed = 0;
 };
 
-// Frames a sample takes in its field's memory. With one step the next stack is this one moved on by a frame, so both lie in
-// stack + 1 frames: five copies in place of eight for a stack of four.
-inline std::size_t frames_of(const SampleSettings& s) { return s.stack > 1 && s.n_step == 1 ? s.stack + 1 : s.stack; }
-
-// Where one batch goes. Observation fields are [batch, frames_of, bytes], the others [batch, bytes].
+// Where one batch goes. Observation fields are [batch, stack, bytes], the others [batch, bytes].
 struct BatchOut {
   std::vector<char*> now, next;  // by field; next is null for what is not an observation
+  // Only with n_step 1 and a stack: fields are [batch, stack + 1, bytes] and next is now, moved on by one frame. Five copies in
+  // place of eight for a stack of four.
+  bool shares_frames = false;
   float *reward, *discount, *weight, *chance;
   i64 *steps, *lane, *row, *version, *age;
 };

@@ -85,10 +85,12 @@ struct Lease {
 static PyType_Slot lease_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&Lease::get_buffer)}, {0, nullptr}};
 
 // Offsets in the block: per field now, then per observation field next, then the columns of BatchOut in order.
-static void add_buffer(BoundSampler& self, nb::object block, std::size_t address, const std::vector<std::size_t>& offsets) {
+static void add_buffer(BoundSampler& self, nb::object block, std::size_t address, const std::vector<std::size_t>& offsets,
+                       bool shares_frames) {
   self.check();
   char* at = reinterpret_cast<char*>(address);
   BatchOut out{};
+  out.shares_frames = shares_frames;
   auto offset = offsets.begin();
   const auto next = [&] { return at + *offset++; };
   for (std::size_t f = 0; f < self.bound->fields.size(); ++f) out.now.push_back(next());
@@ -154,7 +156,8 @@ void bind_sampler(nb::module_& m) {
                   },
                   nb::arg("lanes"), nb::arg("batch_size"), nb::arg("n_step"), nb::arg("gamma"), nb::arg("stack"),
                   nb::arg("pad_with_zeros"), nb::arg("alpha"), nb::arg("prioritized"), nb::arg("seed"), nb::arg("prefetch"))
-      .def("add_buffer", &add_buffer, nb::arg("block"), nb::arg("address"), nb::arg("offsets"))
+      .def("add_buffer", &add_buffer, nb::arg("block"), nb::arg("address"), nb::arg("offsets"),
+           nb::arg("shares_frames"))
       .def("describe", &describe, nb::arg("arrays"))
       .def("take", &take, nb::arg("beta"), nb::arg("timeout_s"), nb::arg("num_bytes"),
            nb::sig("def take(self, beta: float, timeout_s: float, num_bytes: int) -> Lease | None"))

@@ -349,10 +349,10 @@ class Sampler {
         lanes_.copy_field(out.next[f] + i * field.bytes, pick.lane, lanes_.slot_shift(pick.slot, i64(pick.steps)), field);
         continue;
       }
-      const std::size_t stacked = field.bytes * frames_of(set_);
+      const std::size_t stacked = field.bytes * (set_.stack + out.shares_frames);
       copy_stack(out.now[f] + i * stacked, pick, 0, field);
-      if (set_.n_step == 1)
-        lanes_.copy_field(out.next[f] + i * stacked + stacked - 2 * field.bytes, pick.lane, lanes_.slot_shift(pick.slot, 1), field);
+      if (out.shares_frames)
+        lanes_.copy_field(out.now[f] + (i + 1) * stacked - field.bytes, pick.lane, lanes_.slot_shift(pick.slot, 1), field);
       else
         copy_stack(out.next[f] + i * stacked, pick, pick.steps, field);
     }

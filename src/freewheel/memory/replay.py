@@ -116,7 +116,7 @@ class Replay:
         # 64 bytes more, to begin on a cache line: torch promises 64 only on some builds.
         block = torch.zeros(self._layout.num_bytes + 64, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
         address = (block.data_ptr() + 63) // 64 * 64
-        self._core.add_buffer(block, address, self._layout.offsets)
+        self._core.add_buffer(block, address, self._layout.offsets, self._layout.shares_frames)
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,10 @@ class Layout:
         self.groups: dict[str, list[str]] = {}
         self.num_bytes = 0
         seen = (stack,) if stack > 1 else ()
-        shares = stack > 1 and n_step == 1
+        self.shares_frames = stack > 1 and n_step == 1
         for field in fields:
             if field.is_observation:
-                kept = (stack + 1,) if shares else seen
+                kept = (stack + 1,) if self.shares_frames else seen
                 self._place(
                     field.name, (batch_size, *kept, *field.shape), (batch_size, *seen, *field.shape), field.dtype
                 )
@@ -153,7 +153,7 @@ class Layout:
                 self._place(field.name, (batch_size, *field.shape), (batch_size, *field.shape), field.dtype)
         for field in fields:
             name = f"next_{field.name}"
-            if field.is_observation and shares:
+            if field.is_observation and self.shares_frames:
                 now = self.arrays[field.name]
                 self._add(name, now.offset + field.num_bytes, now.shape, now.strides, now.dtype)
             elif field.is_observation:
