@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import tyro
 
 from freewheel.bench.settings import ReplaySettings, WeightsSettings
+from freewheel.run.threads import limit_threads
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -17,8 +17,7 @@ def main(arguments: Sequence[str]) -> None:
         description="Measure our parts against other projects' parts, in interleaved rounds of one run.",
         args=list(arguments),
     )
-    # Before torch is imported: its thread pools read these once.
-    os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    limit_threads(1)  # before torch is imported
     if isinstance(settings, ReplaySettings):
         from freewheel.bench import replay
 

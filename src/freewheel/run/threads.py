@@ -1,0 +1,29 @@
+"""Thread limits, set before the libraries that read them are loaded."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from freewheel.errors import ConfigError
+
+# Each is read once, when its library starts its pool.
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+def limit_threads(num_threads: int) -> None:
+    """Limits the numeric libraries of this process and of the children it starts.
+
+    Call it first: a pool that already runs keeps its threads. Torch, if it is loaded, is told all the same.
+    """
+    if num_threads < 1:
+        raise ConfigError(f"num_threads={num_threads} must be at least 1.")
+    os.environ.update(dict.fromkeys(VARIABLES, str(num_threads)))
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(num_threads)
