@@ -22,7 +22,7 @@ def threads(queue):
 if __name__ == "__main__":
     if "late" in sys.argv:
         import torch
-    limit_threads(3)
+    limit_threads(1)
     import torch
     queue = mp.get_context("spawn").SimpleQueue()
     child = mp.get_context("spawn").Process(target=threads, args=(queue,))
@@ -38,7 +38,7 @@ def test_limits_reach_torch_and_children(when: str, tmp_path: object) -> None:
     with open(script, "w") as file:
         file.write(CODE)
     done = subprocess.run([sys.executable, script, when], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.split() == ["3", "3"], done.stderr
+    assert done.stdout.split() == ["1", "1"], done.stderr
 
 
 def test_no_threads_at_all_is_refused() -> None:
