@@ -62,7 +62,12 @@ class SumTree {
       stamp_ = 1;
     }
     for (std::size_t i = 0; i < count; ++i) {
-      if (i + ahead < count) __builtin_prefetch(&leaves_[leaves[i + ahead]], 1, 3);
+      if (i + ahead < count) {
+        const u32 later = leaves[i + ahead];
+        prefetch_to_write(&leaves_[later]);
+        prefetch_to_write(&touched_[0][later / fanout]);
+        prefetch_to_write(&levels_[0][later / fanout]);
+      }
       leaves_[leaves[i]] = values[i];
       note(0, leaves[i] / fanout);
     }
@@ -84,10 +89,13 @@ class SumTree {
       const bool above_leaves = k == 0;
       for (std::size_t i = 0; i < count; ++i) {
         leaves[i] = descend(children, leaves[i], offsets[i]);
-        if (above_leaves)
-          prefetch_near(&leaves_[std::size_t(leaves[i]) * fanout]);
-        else
-          prefetch_near(&levels_[k - 1][std::size_t(leaves[i]) * fanout]);
+        const std::size_t first = std::size_t(leaves[i]) * fanout;
+        if (above_leaves) {
+          prefetch_near(&leaves_[first]);
+        } else {  // two lines
+          prefetch_near(&levels_[k - 1][first]);
+          prefetch_near(&levels_[k - 1][first + fanout / 2]);
+        }
       }
     }
     for (std::size_t i = 0; i < count; ++i) leaves[i] = descend(leaves_.data(), leaves[i], offsets[i]);
