@@ -124,3 +124,13 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for flag in ("--json", "--against", "--obs", "--batches", "--seconds", "--rounds", "--capacity"):
         assert flag in out
+
+
+def test_ledger_marks_are_measured_in_both_languages() -> None:
+    from freewheel.bench import ledger
+    from freewheel.bench.settings import LedgerSettings
+
+    python, core = ledger.run(LedgerSettings(rounds=1, seconds=0.01))
+    assert (python.name, core.name) == ("mark/python", "mark/core")
+    assert python.ratio is not None
+    assert core.ours[0] > 0

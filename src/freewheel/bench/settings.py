@@ -86,6 +86,20 @@ class WeightsSettings:
     """Print the result as a JSON object on the last line."""
 
 
+@dataclass(frozen=True)
+class LedgerSettings:
+    """Marking a phase in the ledger, from Python and from the core, against a timer kept in a dict."""
+
+    rounds: int = 5
+    """Rounds; a figure is the median over them."""
+
+    seconds: float = 0.2
+    """Length of each measurement in a round."""
+
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the result as a JSON object on the last line."""
+
+
 def check_rounds(rounds: int, seconds: float) -> None:
     if rounds < 1:
         raise ConfigError(f"--rounds {rounds} must be at least 1.")

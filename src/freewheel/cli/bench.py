@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import tyro
 
-from freewheel.bench.settings import ReplaySettings, WeightsSettings
+from freewheel.bench.settings import LedgerSettings, ReplaySettings, WeightsSettings
 from freewheel.run.threads import limit_threads
 
 
 def main(arguments: Sequence[str]) -> None:
     settings = tyro.extras.subcommand_cli_from_dict(
-        {"replay": ReplaySettings, "weights": WeightsSettings},
+        {"replay": ReplaySettings, "weights": WeightsSettings, "ledger": LedgerSettings},
         prog="freewheel bench",
         description="Measure our parts against other projects' parts, in interleaved rounds of one run.",
         args=list(arguments),
@@ -22,7 +22,11 @@ def main(arguments: Sequence[str]) -> None:
         from freewheel.bench import replay
 
         replay.run(settings)
-    else:
+    elif isinstance(settings, WeightsSettings):
         from freewheel.bench import weights
 
         weights.run(settings)
+    else:
+        from freewheel.bench import ledger
+
+        ledger.run(settings)
