@@ -21,21 +21,22 @@ def greedy(net: nn.Module, obs: np.ndarray) -> np.ndarray:
         return net(torch.from_numpy(obs)).argmax(1).numpy()
 
 
-def main() -> None:
+def main(seed: int = 1) -> None:
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    rng = np.random.default_rng(0)
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
     envs = gym.make_vec("CartPole-v1", LANES, vectorization_mode="sync")
     spec = RowSpec.of(envs.single_observation_space, envs.single_action_space)
     lanes, ids = Lanes(spec, LANES, ROWS // LANES), np.arange(LANES)
-    writer, replay = lanes.writer(), Replay(lanes, BATCH, n_step=3, gamma=GAMMA, seed=0)
+    writer, replay = lanes.writer(), Replay(lanes, BATCH, n_step=3, gamma=GAMMA, seed=seed)
     net = nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2))
     target, actor = copy.deepcopy(net), copy.deepcopy(net)
     adam = torch.optim.Adam(net.parameters(), 1e-3)
+    decay = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.01, total_iters=4 * (ROWS - WARMUP) // LANES)
     flat = nn.utils.parameters_to_vector(net.parameters()).detach()
     board, mine, version = Board(flat.nbytes), torch.empty_like(flat), 0
 
-    obs, _ = envs.reset(seed=0)
+    obs, _ = envs.reset(seed=seed)
     reward, ended, cut = np.zeros(LANES, np.float32), np.zeros(LANES, bool), np.zeros(LANES, bool)
     with Progress() as progress:
         task = progress.add_task("training CartPole-v1", total=ROWS)
@@ -45,7 +46,7 @@ def main() -> None:
             writer.append(ids, {"obs": obs, "action": action}, reward, ended, cut, version)
             obs, reward, ended, cut, _ = envs.step(action)
             reward = reward.astype(np.float32)
-            for _ in range(2 if rows >= WARMUP else 0):
+            for _ in range(4 if rows >= WARMUP else 0):
                 batch = replay.sample()
                 with torch.no_grad():
                     best = net(batch.next_obs).argmax(1, keepdim=True)
@@ -55,6 +56,7 @@ def main() -> None:
                 nn.functional.smooth_l1_loss(q, goal).backward()
                 nn.utils.clip_grad_norm_(net.parameters(), 10.0)
                 adam.step()
+                decay.step()
             if rows % 400 == 0:
                 target.load_state_dict(net.state_dict())
                 board.publish(nn.utils.parameters_to_vector(net.parameters()).detach())
