@@ -217,20 +217,20 @@ def test_f18_import_starts_no_thread_and_opens_no_descriptor() -> None:
     assert done.returncode == 0, done.stderr
 
 
-KILLED = """
+KILLED = r"""
 import multiprocessing as mp, os, sys, time
 import numpy as np
 from gymnasium import spaces
 from freewheel.memory.lanes import Lanes
 from freewheel.spec import RowSpec
 def hold(lanes):
-    print("child", os.getpid(), flush=True)
+    os.write(1, f"child {os.getpid()}\n".encode())  # in one piece: others write to the same pipe
     time.sleep(60)
 if __name__ == "__main__":
     lanes = Lanes(RowSpec.of(spaces.Box(0, 1, (1000,), np.float32), spaces.Discrete(2)), 4, 16000)
     for _ in range(2):
         mp.get_context("forkserver").Process(target=hold, args=(lanes,)).start()
-    print("parent", lanes.nbytes, flush=True)
+    os.write(1, f"parent {lanes.nbytes}\n".encode())
     time.sleep(60)
 """
 
