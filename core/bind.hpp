@@ -43,6 +43,19 @@ inline void raise_pending() {
   if (PyErr_Occurred()) throw nb::python_error();
 }
 
+// Runs `wait(until_ns)` without the GIL, and raises what a signal left behind.
+template <class Wait>
+bool wait_without_gil(double timeout_s, Wait wait) {
+  const i64 until = deadline(timeout_s);
+  bool reached;
+  {
+    nb::gil_scoped_release free;
+    reached = wait(until);
+  }
+  raise_pending();
+  return reached;
+}
+
 struct ArrayType {
   char kind;  // f float, i int, u uint, b bool: numpy's letters
   std::size_t itemsize;

@@ -133,14 +133,7 @@ void bind_lanes(nb::module_& m) {
       })
       .def("wait_rows", [](const BoundLanes& self, u64 target, double timeout_s) {
         self.check();
-        const i64 until = deadline(timeout_s);
-        bool reached;
-        {
-          nb::gil_scoped_release free;
-          reached = self.lanes.rows().wait(target, until, SignalCheck{});
-        }
-        raise_pending();
-        return reached;
+        return wait_without_gil(timeout_s, [&](i64 until) { return self.lanes.rows().wait(target, until, SignalCheck{}); });
       }, nb::arg("target"), nb::arg("timeout_s"));
 
   nb::class_<Writer>(m, "Writer")

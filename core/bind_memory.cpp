@@ -66,14 +66,7 @@ static void bind_board(nb::module_& m) {
       }, nb::arg("address"))
       .def("wait", [](const Bound& self, u64 version, double timeout_s) {
         self.check();
-        const i64 until = deadline(timeout_s);
-        bool reached;
-        {
-          nb::gil_scoped_release free;
-          reached = self.part.wait_for(version, until, SignalCheck{});
-        }
-        raise_pending();
-        return reached;
+        return wait_without_gil(timeout_s, [&](i64 until) { return self.part.wait_for(version, until, SignalCheck{}); });
       }, nb::arg("version"), nb::arg("timeout_s"));
 }
 
@@ -93,14 +86,7 @@ static void bind_counter(nb::module_& m) {
       }, nb::arg("n"))
       .def("wait", [](const Bound& self, u64 target, double timeout_s) {
         self.check();
-        const i64 until = deadline(timeout_s);
-        bool reached;
-        {
-          nb::gil_scoped_release free;
-          reached = self.part.wait(target, until, SignalCheck{});
-        }
-        raise_pending();
-        return reached;
+        return wait_without_gil(timeout_s, [&](i64 until) { return self.part.wait(target, until, SignalCheck{}); });
       }, nb::arg("target"), nb::arg("timeout_s"));
 }
 

@@ -45,7 +45,6 @@ class Feed {
   }
 
   std::size_t depth() const { return depth_; }
-  std::size_t num_buffers() const { return num_buffers_.load(); }
   BatchOut& buffer(int index) { return buffers_[std::size_t(index)].out; }
 
   void add_buffer(const BatchOut& out) {
