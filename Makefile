@@ -39,7 +39,8 @@ clean:  ## remove what was built and installed
 $(VENV)/.packages: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.10 or newer is needed; PYTHON=... names another one."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $$($(BIN)/python scripts/requirements.py)
+	$(BIN)/python scripts/requirements.py > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r $(VENV)/requirements.txt
 	touch $@
 
 $(VENV)/.core: $(VENV)/.packages $(CORE)

@@ -1,4 +1,4 @@
-"""Prints what pyproject.toml asks for, with the development extra: the packages to install before the core is built."""
+"""Prints what pyproject.toml asks for, with the development extra, one a line: the packages to install before the core is built."""
 
 import pathlib
 import re
@@ -6,9 +6,9 @@ import re
 
 def listed(text: str, key: str) -> list[str]:
     """The strings of one list in the file; tomllib is not there before Python 3.11."""
-    block = re.search(rf"^{key} = \[(.*?)\]$", text, re.MULTILINE | re.DOTALL)
+    block = re.search(rf"^{key} = \[\n(.*?)^\]$", text, re.MULTILINE | re.DOTALL)
     return re.findall(r'"([^"]+)"', block.group(1)) if block else []
 
 
 text = (pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text()
-print(" ".join(listed(text, "dependencies") + listed(text, "dev")))
+print("\n".join(listed(text, "dependencies") + listed(text, "dev")))

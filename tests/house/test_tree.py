@@ -15,13 +15,12 @@ SOURCE = Path(__file__).parents[2] / "src" / "freewheel"
 # then what runs, shows and starts them.
 ORDER = [
     {"errors", "_core"},
-    {"spec"},
+    {"config", "spec"},
     {"memory"},
     {"weights", "report", "nets"},
     {"algos"},
     {"worlds"},
     {"actors", "learners"},
-    {"config"},
     {"run"},
     {"train"},
     {"bench"},
