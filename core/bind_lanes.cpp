@@ -5,13 +5,16 @@ namespace fw {
 // One actor's right to write some lanes.
 //
 // Contract: append() checks everything before it writes anything; it knows where episodes begin (after a last row, and
-// where the writer was opened), so the caller cannot get the steps wrong.
+// where the writer was opened, unless it was told that the lane's episode goes on), so the caller cannot get the steps wrong.
 class Writer : Home {
  public:
-  Writer(std::shared_ptr<BoundLanes> bound, const std::vector<i64>& lanes) : bound_(std::move(bound)) {
+  Writer(std::shared_ptr<BoundLanes> bound, const std::vector<i64>& lanes, const std::vector<i64>& go_on)
+      : bound_(std::move(bound)) {
     own_.resize(bound_->lanes.shape().num_lanes);
     for (const i64 lane : lanes) bound_->checked(lane);
+    for (const i64 lane : go_on) bound_->checked(lane);
     for (const i64 lane : lanes) own_[std::size_t(lane)] = {bound_->lanes.open(std::size_t(lane)), 0};
+    for (const i64 lane : go_on) own_[std::size_t(lane)].step = bound_->lanes.next_step(std::size_t(lane));
   }
 
   i64 append(nb::handle lanes, nb::typed<nb::tuple, nb::object, nb::ellipsis> sources, nb::handle reward, nb::handle terminated, nb::handle truncated, u64 version,
@@ -118,10 +121,15 @@ void bind_lanes(nb::module_& m) {
       .def_static("make", &make_lanes, nb::arg("segment"), nb::arg("num_lanes"), nb::arg("slots"), nb::arg("fields"),
                   nb::arg("format_at").none())
       .def("writer",
-           [](std::shared_ptr<BoundLanes> self, const std::vector<i64>& lanes) {
+           [](std::shared_ptr<BoundLanes> self, const std::vector<i64>& lanes, const std::vector<i64>& go_on) {
              self->check();
-             return Writer(std::move(self), lanes);
-           })
+             return Writer(std::move(self), lanes, go_on);
+           }, nb::arg("lanes"), nb::arg("go_on"))
+      .def("head_bytes", [](const BoundLanes& self) { return Lanes<NativePolicy>::head_bytes(self.lanes.shape()); })
+      .def("used", [](const BoundLanes& self) {
+        self.check();
+        return self.lanes.used();
+      })
       .def("head", [](const BoundLanes& self, i64 lane) { return self.lanes.head(self.checked(lane)); })
       .def("base", [](const BoundLanes& self, i64 lane) { return self.lanes.base(self.checked(lane)); })
       .def("epoch", [](const BoundLanes& self, i64 lane) { return self.lanes.epoch(self.checked(lane)); })

@@ -26,7 +26,7 @@ struct BoundSampler : Home {
       : bound(std::move(lanes)), sampler(bound->lanes, bound->fields, settings, prioritized), feed(sampler, depth) {}
   void refuse_prefetch() const {
     check();
-    if (feed.depth()) throw Refused("the random state of a prefetching replay is ahead of its batches; use prefetch=0.");
+    if (feed.depth()) throw Refused("the state of a prefetching replay is ahead of its batches; use prefetch=0.");
   }
   ~BoundSampler() {
     // In a forked child the thread does not exist; joining it would wait for ever.
@@ -170,6 +170,15 @@ void bind_sampler(nb::module_& m) {
       .def_prop_rw("prioritized", [](const BoundSampler& self) { return self.sampler.prioritized(); },
                    [](BoundSampler& self, bool on) { self.sampler.set_prioritized(on); })
       .def("distrust_check", [](BoundSampler& self, bool off) { self.sampler.distrust_check(off); })
+      .def_prop_rw("max_priority",
+                   [](BoundSampler& self) {
+                     self.refuse_prefetch();
+                     return self.sampler.max_priority();
+                   },
+                   [](BoundSampler& self, float value) {
+                     self.refuse_prefetch();
+                     self.sampler.set_max_priority(value);
+                   })
       .def("random_state", [](BoundSampler& self) {
         self.refuse_prefetch();
         const Random& r = self.sampler.random();

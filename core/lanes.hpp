@@ -109,6 +109,28 @@ class Lanes {
 
   void announce(u64 num_rows) { rows_.add(num_rows); }
 
+  // The step that a row appended next has if the lane's episode goes on: 0 when it ended with the newest row, or none is there.
+  u64 next_step(std::size_t lane) const {
+    const u64 newest = head(lane) - 1;
+    if (head(lane) == base(lane)) return 0;
+    const RowHead row = row_head(lane, slot_of(lane, newest));
+    return row.flags & kLast ? 0 : row.step + 1;
+  }
+
+  // --- saving: what a copy of these lanes has to hold -------------------------------------------------------------
+
+  static std::size_t head_bytes(const LaneShape& s) { return (header_words + s.num_lanes * lane_words) * 8; }
+
+  // First byte and number of bytes of each lane's rows.
+  std::vector<std::pair<std::size_t, std::size_t>> used() const {
+    std::vector<std::pair<std::size_t, std::size_t>> ranges;
+    for (std::size_t lane = 0; lane < shape_.num_lanes; ++lane) {
+      const std::size_t slots = std::size_t(std::min<u64>(head(lane) - base(lane), shape_.slots));
+      ranges.push_back({head_bytes(shape_) + lane * shape_.slots * row_bytes(), slots * row_bytes()});
+    }
+    return ranges;
+  }
+
   // --- reader ---------------------------------------------------------------------------------------------------
 
   bool intact(u64 row, u64 head) const { return head - row < shape_.slots; }

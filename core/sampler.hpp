@@ -50,6 +50,9 @@ class Sampler {
   const Stats& stats() const { return stats_; }
   bool prioritized() const { return prioritized_.load(std::memory_order_relaxed); }
   void set_prioritized(bool on) { prioritized_.store(on, std::memory_order_relaxed); }
+  // What a new row's priority is: the largest so far. Part of the state that a checkpoint keeps.
+  float max_priority() const { return max_priority_; }
+  void set_max_priority(float value) { max_priority_ = value; }
   const SampleSettings& settings() const { return set_; }
   const Lanes<P>& lanes() const { return lanes_; }
   // For the test that the check is needed: a reader that trusts what it copied.

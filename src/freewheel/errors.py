@@ -3,6 +3,7 @@
 FreewheelError
 ├── ConfigError       the user, before anything starts: a setting that cannot work
 ├── EnvError          the user's env broke its contract
+├── Diverged          the user: training ran away into numbers that are not finite
 ├── ActorLost         an actor died and its restarts are used up
 ├── ReplayError       the caller of the replay, lanes, weights or ledger: nothing was written, nothing was lost
 ├── CheckpointError   a saved state that is missing, foreign or damaged
@@ -20,6 +21,10 @@ class ConfigError(FreewheelError):
 
 class EnvError(FreewheelError):
     """An env that broke its contract."""
+
+
+class Diverged(FreewheelError):
+    """Updates that were not finite again and again; the last good weights are kept."""
 
 
 class ActorLost(FreewheelError):

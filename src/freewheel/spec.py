@@ -108,3 +108,44 @@ def _check_extra(name: str, dtype: str, taken: list[str]) -> None:
         raise ConfigError(f"extra column {name!r} has a name that is taken by {', '.join(taken)}.")
     if np.dtype(dtype).kind not in "fiub":
         raise ConfigError(f"extra column {name!r} has dtype {dtype}; rows hold floats, integers and booleans.")
+
+
+def describe(space: Space) -> dict[str, Any]:
+    """A space as JSON-able data, from which `read_space` makes it again."""
+    if isinstance(space, spaces.Dict):
+        return {"kind": "Dict", "parts": {key: describe(sub) for key, sub in space.spaces.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"kind": "Tuple", "parts": [describe(sub) for sub in space.spaces]}
+    if isinstance(space, spaces.Box):
+        low, high = (_bounds(bound) for bound in (space.low, space.high))
+        return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), "low": low, "high": high}
+    if isinstance(space, spaces.Discrete):
+        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "dtype": str(space.dtype)}
+    if isinstance(space, spaces.MultiBinary):
+        return {"kind": "MultiBinary", "shape": list(space.shape)}
+    raise ConfigError(f"a space of kind {type(space).__name__} cannot be saved.")
+
+
+def read_space(data: Mapping[str, Any]) -> Space:
+    """The space that `describe` was given."""
+    kind = data["kind"]
+    if kind == "Dict":
+        return spaces.Dict({key: read_space(part) for key, part in data["parts"].items()})
+    if kind == "Tuple":
+        return spaces.Tuple([read_space(part) for part in data["parts"]])
+    if kind == "Box":
+        shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
+        low, high = (np.broadcast_to(np.array(data[end], np.float64).astype(dtype), shape) for end in ("low", "high"))
+        return spaces.Box(low, high, shape, dtype.type)
+    if kind == "Discrete":
+        return spaces.Discrete(data["n"], start=data["start"])
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(data["nvec"], dtype=np.dtype(data["dtype"]).type)
+    return spaces.MultiBinary(data["shape"])
+
+
+def _bounds(bound: np.ndarray[Any, Any]) -> Any:
+    """One number where all are equal, as for images; JSON has words for the infinities."""
+    return bound.flat[0].item() if bound.size and (bound == bound.flat[0]).all() else bound.tolist()

@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from freewheel.errors import ConfigError, FreewheelError
 
 # Each command is a module of this package with a main(args); it is imported only when it is called.
-COMMANDS = {"bench": "measure the parts against other projects' parts"}
+COMMANDS = {
+    "train": "train an agent and evaluate it",
+    "eval": "play greedy episodes with a trained agent",
+    "play": "film a trained agent as GIF or MP4",
+    "runs": "list or remove runs",
+    "bench": "measure the parts against other projects' parts",
+}
 
 USER_MUST_ACT, FAILED, INTERRUPTED = 2, 1, 130
 
@@ -31,14 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if words[0] not in COMMANDS:
             raise ConfigError(unknown_command(words[0]))
-        importlib.import_module(f"freewheel.cli.{words[0]}").main(words[1:])
+        code: int | None = importlib.import_module(f"freewheel.cli.{words[0]}").main(words[1:])
     except FreewheelError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return USER_MUST_ACT if isinstance(error, ConfigError) else FAILED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    return 0
+    return code or 0
 
 
 def usage() -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from operator import itemgetter
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from freewheel import _core
-from freewheel.errors import ConfigError, ReplayError
+from freewheel.errors import CheckpointError, ConfigError, ReplayError
 from freewheel.memory.segment import Segment, format_bytes
 from freewheel.spec import RowSpec
+
+# A piece of a saved replay: large enough for the disk, small beside the replay.
+COPY_BYTES = 16 << 20
 
 
 class Lanes:
@@ -54,9 +59,37 @@ class Lanes:
     def nbytes(self) -> int:
         return self.segment.num_bytes
 
-    def writer(self, lanes: Iterable[int] | None = None) -> Writer:
-        """The right to write these lanes (all, if none are named); a writer that had it before is refused from now on."""
-        return Writer(self, range(self.num_lanes) if lanes is None else lanes)
+    def writer(self, lanes: Iterable[int] | None = None, go_on: Iterable[int] = ()) -> Writer:
+        """The right to write these lanes (all, if none are named); a writer that had it before is refused from now on.
+
+        Lanes named in `go_on` continue the episode of their newest row; the others begin a new one.
+        """
+        return Writer(self, range(self.num_lanes) if lanes is None else lanes, go_on)
+
+    def save(self, path: Path) -> None:
+        """Writes all rows there are into a new file. Nobody may write the lanes meanwhile."""
+        with open(path, "xb") as file:
+            for first, count in [(0, self.core.head_bytes()), *self.core.used()]:
+                for part in range(0, count, COPY_BYTES):
+                    file.write(os.pread(self.segment.core.fd, min(COPY_BYTES, count - part), first + part))
+
+    def restore(self, path: Path) -> None:
+        """Reads what `save` wrote from lanes of the same spec and sizes. Nobody may read or write them meanwhile."""
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            self._fill(file, 0, self.core.head_bytes(), path)
+            for first, count in self.core.used():
+                self._fill(file, first, count, path)
+            if file.tell() != size:
+                raise CheckpointError(f"{path} has {size} bytes, these lanes take {file.tell()}: it is another replay's.")
+
+    def _fill(self, file: BinaryIO, first: int, count: int, path: Path) -> None:
+        for part in range(0, count, COPY_BYTES):
+            want = min(COPY_BYTES, count - part)
+            data = file.read(want)
+            if len(data) != want:
+                raise CheckpointError(f"{path} ends after {file.tell()} bytes, before its rows do: it is cut off.")
+            os.pwrite(self.segment.core.fd, data, first + part)
 
     def rows_written(self) -> int:
         """Rows committed so far in all lanes."""
@@ -70,9 +103,9 @@ class Lanes:
 class Writer:
     """One actor's side of its lanes. A restarted actor opens a new writer; its lanes begin a new episode."""
 
-    def __init__(self, lanes: Lanes, own: Iterable[int]) -> None:
+    def __init__(self, lanes: Lanes, own: Iterable[int], go_on: Iterable[int]) -> None:
         self.spec = lanes.spec
-        self._core = lanes.core.writer([int(lane) for lane in own])
+        self._core = lanes.core.writer([int(lane) for lane in own], [int(lane) for lane in go_on])
         # Looked up once: both are on the path of every step.
         self._append = self._core.append
         self._in_order = itemgetter(*self.spec.names)

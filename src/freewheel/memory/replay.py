@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -101,12 +102,13 @@ class Replay:
         """Batches made; rows drawn again because a writer overtook the copy; draws that were no start; late priorities."""
         return dict(zip(("batches", "redraws", "rejected", "stale_priorities"), self._core.stats(), strict=True))
 
-    def random_state(self) -> list[int]:
-        """The generator's state, for a checkpoint; refused with prefetch, whose thread has drawn ahead."""
-        return self._core.random_state()
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside the rows, JSON-able; refused with prefetch, whose thread has drawn ahead."""
+        return {"random": self._core.random_state(), "max_priority": self._core.max_priority}
 
-    def set_random_state(self, state: list[int]) -> None:
-        self._core.set_random_state(state)
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._core.set_random_state(state["random"])
+        self._core.max_priority = state["max_priority"]
 
     def close(self) -> None:
         """Stops the prefetching. Batches already handed out stay good."""

@@ -1,0 +1,60 @@
+"""How much chance there is in an action: epsilon, by step and lane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from freewheel.config import ExploreConfig
+
+Array = np.ndarray[Any, Any]
+
+
+class Explorer:
+    """Epsilon of each lane at any step: the schedule's, or `override` instead, raised by pulses, never below the floor.
+
+    `override` may be changed while the run goes on. With noisy networks there is no schedule: the noise explores.
+    """
+
+    def __init__(self, config: ExploreConfig, num_lanes: int, has_noise: bool = False) -> None:
+        self.config = config
+        self.override = config.override
+        self._has_noise = has_noise
+        self._rungs = _ladder(config, num_lanes)
+
+    def epsilon(self, step: int) -> Array:
+        """One number per lane."""
+        config = self.config
+        if self.override is not None:
+            epsilon = np.full_like(self._rungs, self.override)
+        elif self._has_noise:
+            epsilon = np.zeros_like(self._rungs)
+        elif config.schedule == "ladder":
+            epsilon = self._rungs.copy()
+        else:
+            epsilon = np.full_like(self._rungs, scheduled(config, step))
+        if is_pulse(config, step):
+            np.maximum(epsilon, config.pulse_epsilon, out=epsilon)
+        return np.maximum(epsilon, config.floor, out=epsilon)
+
+
+def scheduled(config: ExploreConfig, step: int) -> float:
+    if config.schedule == "constant":
+        return config.end
+    share = min(step / config.over_steps, 1.0)
+    if config.schedule == "linear":
+        return config.start + share * (config.end - config.start)
+    return float(config.start * (config.end / config.start) ** share)
+
+
+def is_pulse(config: ExploreConfig, step: int) -> bool:
+    """Pulses begin after every `pulse_every_steps` steps."""
+    every = config.pulse_every_steps
+    return every > 0 and step >= every and step % every < config.pulse_steps
+
+
+def _ladder(config: ExploreConfig, num_lanes: int) -> Array:
+    """base ** (1 + power * i / (n - 1)): most lanes near greedy, a few that try much."""
+    rung = np.arange(num_lanes) / max(num_lanes - 1, 1)
+    return np.asarray(config.ladder_base ** (1 + config.ladder_power * rung), np.float64)

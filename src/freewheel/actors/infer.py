@@ -1,0 +1,58 @@
+"""From observations to actions, with frozen weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from freewheel.algos.algo import Algo
+
+Array = np.ndarray[Any, Any]
+
+
+class Infer:
+    """A network in evaluation mode and how its values become actions. Numbers of `net` belong to whoever bound them.
+
+    Everything random comes from `seed`: `chance` decides which lanes explore and what they do, `noise` feeds noisy layers and
+    quantile fractions.
+    """
+
+    def __init__(self, net: nn.Module, algo: Algo, num_actions: int, action_dtype: Any, seed: int) -> None:
+        self.net, self.algo, self.num_actions = net, algo, num_actions
+        self._dtype = np.dtype(action_dtype)
+        self.chance = np.random.default_rng(seed)
+        self.noise = torch.Generator().manual_seed(seed)
+
+    def values(self, obs: Mapping[str, Array], is_greedy: bool = False) -> Tensor:
+        """Action values [k, A]; without noise when greedy."""
+        count = len(next(iter(obs.values())))
+        with torch.inference_mode():
+            draws = self.algo.act_draws(count, None if is_greedy else self.noise)
+            return self.algo.q_values(self.net(as_tensors(obs), draws["noise"], draws["taus"]))
+
+    def act(self, obs: Mapping[str, Array], epsilon: Array) -> Array:
+        """Epsilon-greedy actions, one epsilon per row."""
+        explores = self.chance.random(len(epsilon)) < epsilon
+        # Drawn for every row, so that one lane's chance does not depend on another's.
+        tried = self.chance.integers(self.num_actions, size=len(epsilon))
+        if explores.all():
+            return self._numbered(tried)
+        best = self.values(obs).argmax(1).numpy()
+        return self._numbered(np.where(explores, tried, best))
+
+    def greedy(self, obs: Mapping[str, Array]) -> Array:
+        return self._numbered(self.values(obs, is_greedy=True).argmax(1).numpy())
+
+    def _numbered(self, places: Array) -> Array:
+        return (places + self.algo.first_action).astype(self._dtype)
+
+
+def as_tensors(obs: Mapping[str, Array]) -> Tensor | dict[str, Tensor]:
+    """Fields of the row spec as a network takes them: one tensor, or a dict of the parts of a nested space."""
+    if "obs" in obs:
+        return torch.from_numpy(obs["obs"])
+    return {name.removeprefix("obs."): torch.from_numpy(rows) for name, rows in obs.items()}

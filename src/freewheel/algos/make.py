@@ -1,0 +1,75 @@
+"""The algorithm of a run, by name and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from freewheel.algos import c51, dqn, quantile
+from freewheel.algos.algo import Algo, Loss, midpoints
+from freewheel.config import QConfig
+from freewheel.errors import ConfigError
+
+NAMES = ("dqn", "qrdqn", "iqn", "c51", "rainbow")
+
+
+class Net(Protocol):
+    """What an algorithm has to know of a network."""
+
+    num_noise: int
+    first_action: int
+
+
+def make_algo(name: str, q: QConfig, net: Net, custom_loss: Loss | None = None) -> Algo:
+    """Rainbow's loss is C51's; what else belongs to it are settings. `custom_loss` takes the place of the algorithm's own."""
+    if name not in NAMES:
+        raise ConfigError(f"algo={name!r} is not known; choose one of {', '.join(NAMES)}.")
+    loss, q_values = _mathematics(name, q, net.first_action)
+    fractions = {}
+    if name == "iqn":
+        fractions = {"taus": q.num_taus, "target_taus": q.num_target_taus, "choose_taus": q.num_act_taus}
+    noises = ("noise", "target_noise", *(["choose_noise"] if q.double else [])) if net.num_noise else ()
+    return Algo(
+        name=name,
+        loss=custom_loss or loss,
+        q_values=q_values,
+        draws=partial(_draws, noises=noises, num_noise=net.num_noise, fractions=fractions),
+        act_draws=partial(_act_draws, num_noise=net.num_noise, num_taus=fractions.get("choose_taus", 0)),
+        first_action=net.first_action,
+    )
+
+
+def _mathematics(name: str, q: QConfig, first_action: int) -> tuple[Loss, Callable[[Tensor], Tensor]]:
+    if name == "dqn":
+        huber = None if q.loss == "mse" else q.huber
+        return partial(dqn.loss, double=q.double, huber=huber, first_action=first_action), dqn.q_values
+    if name in ("qrdqn", "iqn"):
+        loss = quantile.qrdqn_loss if name == "qrdqn" else quantile.iqn_loss
+        return partial(loss, double=q.double, huber=q.huber, first_action=first_action), quantile.q_values
+    return (
+        partial(c51.loss, double=q.double, v_min=q.v_min, v_max=q.v_max, first_action=first_action),
+        partial(c51.q_values, v_min=q.v_min, v_max=q.v_max),
+    )
+
+
+def _draws(
+    batch_size: int, generator: torch.Generator, *, noises: tuple[str, ...], num_noise: int, fractions: dict[str, int]
+) -> dict[str, Tensor]:
+    drawn = {name: torch.randn(num_noise, generator=generator) for name in noises}
+    return drawn | {name: torch.rand(batch_size, n, generator=generator) for name, n in fractions.items()}
+
+
+def _act_draws(
+    batch_size: int, generator: torch.Generator | None, *, num_noise: int, num_taus: int
+) -> dict[str, Tensor | None]:
+    if generator is None:
+        taus = midpoints(num_taus).expand(batch_size, -1) if num_taus else None
+        return {"noise": None, "taus": taus}
+    return {
+        "noise": torch.randn(num_noise, generator=generator) if num_noise else None,
+        "taus": torch.rand(batch_size, num_taus, generator=generator) if num_taus else None,
+    }

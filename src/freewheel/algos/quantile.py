@@ -1,0 +1,91 @@
+"""Quantiles of the return instead of its mean: QR-DQN at fixed fractions, IQN at whichever fractions it is asked for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from freewheel.algos.algo import Batch, Draws, Forward, Outcome, Params, chosen, midpoints, outcome
+
+
+def q_values(out: Tensor) -> Tensor:
+    """The mean over the quantiles: [B, A, N] to [B, A]."""
+    return out.mean(-1)
+
+
+def quantile_huber(online: Tensor, goal: Tensor, taus: Tensor, kappa: float) -> Tensor:
+    """[B]: online quantiles [B, N], whose fractions are taus [B, N] or [N], against samples of the target [B, M].
+
+    Each pair's error u weighs tau if the target lies above and 1 - tau below; sum over the online, mean over the target ones.
+    """
+    u = goal.unsqueeze(1) - online.unsqueeze(2)
+    far = u.abs()
+    huber = torch.where(far <= kappa, 0.5 * u.square(), kappa * (far - 0.5 * kappa))
+    side = (taus.unsqueeze(-1) - (u.detach() < 0).float()).abs()
+    return (side * huber / kappa).mean(2).sum(1)
+
+
+def qrdqn_loss(
+    forward: Forward,
+    params: Params,
+    target: Params,
+    batch: Batch,
+    draws: Draws,
+    *,
+    double: bool,
+    huber: float,
+    first_action: int = 0,
+) -> tuple[Tensor, Outcome]:
+    with torch.no_grad():
+        later = forward(target, batch["next_obs"], draws.get("target_noise"), None)
+        choose = forward(params, batch["next_obs"], draws.get("choose_noise"), None) if double else later
+        goal = _goal(batch, later, choose)
+    out = forward(params, batch["obs"], draws.get("noise"), None)
+    taus = midpoints(out.shape[-1], out.device)
+    return _loss(out, goal, taus, batch, huber, first_action)
+
+
+def iqn_loss(
+    forward: Forward,
+    params: Params,
+    target: Params,
+    batch: Batch,
+    draws: Draws,
+    *,
+    double: bool,
+    huber: float,
+    first_action: int = 0,
+) -> tuple[Tensor, Outcome]:
+    """`taus`, `target_taus` and `choose_taus` of the draws are the fractions of the online, target and choosing quantiles."""
+    target_taus, choose_taus = draws["target_taus"], draws["choose_taus"]
+    with torch.no_grad():
+        if double:
+            later = forward(target, batch["next_obs"], draws.get("target_noise"), target_taus)
+            choose = forward(params, batch["next_obs"], draws.get("choose_noise"), choose_taus)
+        else:  # one pass for both: the body's work is the same
+            both = torch.cat([target_taus, choose_taus], 1)
+            out = forward(target, batch["next_obs"], draws.get("target_noise"), both)
+            num_targets = target_taus.shape[1]
+            later, choose = out[..., :num_targets], out[..., num_targets:]
+        goal = _goal(batch, later, choose)
+    taus = draws["taus"]
+    return _loss(forward(params, batch["obs"], draws.get("noise"), taus), goal, taus, batch, huber, first_action)
+
+
+def _goal(batch: Batch, later: Tensor, choose: Tensor) -> Tensor:
+    """[B, M]: each quantile of the next state's best action, discounted and with the reward added."""
+    quantiles = chosen(later, q_values(choose).argmax(1))
+    reward: Tensor = batch["reward"]
+    discount: Tensor = batch["discount"]
+    return reward.unsqueeze(1) + discount.unsqueeze(1) * quantiles
+
+
+def _loss(
+    out: Tensor, goal: Tensor, taus: Tensor, batch: Batch, huber: float, first_action: int
+) -> tuple[Tensor, Outcome]:
+    online = chosen(out, batch["action"] - first_action)
+    rows = quantile_huber(online, goal, taus, huber)
+    total = (batch["weight"] * rows).mean()
+    # The error of the means, which is DQN's: a wide distribution is no reason to see a row more often.
+    td = goal.mean(1) - online.mean(1)
+    return total, outcome(td.abs(), q_values(out), td)

@@ -1,0 +1,192 @@
+"""`freewheel play RUN`: films greedy episodes of a trained agent as GIF or MP4."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from freewheel.cli.eval import Agent, RunArgs, check_episodes, check_spaces, load_agent
+from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.run.film import Film, check_film
+
+FPS = 30.0
+
+
+@dataclass(frozen=True)
+class PlayArgs(RunArgs):
+    """Film greedy episodes of a trained agent (its newest whole checkpoint).
+
+    A GIF keeps at most 50 frames per second, and of long films every second, fourth, ... frame only (64 million pixels in
+    all), each shown longer: the film takes as long as the episodes. An MP4 keeps all frames. No window is opened.
+    """
+
+    out: Path | None = None
+    """File that ends in .gif or .mp4; the default is play.gif in the run's folder. An older one is replaced."""
+
+    episodes: int = 1
+    """How many, one after the other."""
+
+    max_steps: int = 1000
+    """Cut each episode after so many steps."""
+
+    fps: float | None = None
+    """Steps shown per second; the default is what the env says, or 30."""
+
+    size: int | None = None
+    """Longest side in pixels; the default is the env's own, but at most 400 in a GIF."""
+
+
+@dataclass
+class Take:
+    """One filmed episode."""
+
+    ret: float = 0.0
+    length: int = 0
+    is_cut: bool = False
+
+
+def main(arguments: Sequence[str]) -> None:
+    args = tyro.cli(PlayArgs, prog="freewheel play", args=list(arguments))
+    check_episodes(args.episodes)
+    if args.max_steps < 1:
+        raise ConfigError(f"--max-steps {args.max_steps} must be at least 1.")
+    check_film(args.out or Path("play.gif"), FPS if args.fps is None else args.fps, args.size)
+    agent = load_agent(args)
+    out = args.out or (agent.run or Path.cwd()) / "play.gif"
+    began_s = time.monotonic()
+    film, fps, takes = _shoot(agent, args, out)
+    result = agent.figures() | {
+        "file": str(out.absolute()),
+        "bytes": out.stat().st_size,
+        "frames": film.num_frames,
+        "fps": fps,
+        "episodes": len(takes),
+        "returns": [take.ret for take in takes],
+        "lengths": [take.length for take in takes],
+        "seconds": round(time.monotonic() - began_s, 3),
+    }
+    if sys.stderr.isatty() or not args.json:
+        print(_table(result, film, takes), file=sys.stderr if args.json else sys.stdout)
+    if args.json:
+        print(json.dumps(result))
+
+
+def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[Take]]:
+    from freewheel.report.progress import Progress
+    from freewheel.run.parts import seed_of
+    from freewheel.worlds.check import close_all
+    from freewheel.worlds.seeds import episode_seed, lane_key
+
+    # The episodes that lane 0 plays in an evaluation with the same seed.
+    key = lane_key(seed_of(agent.config, "eval") if args.seed is None else args.seed, 0)
+    env = _make(agent)
+    try:
+        check_spaces(agent, env.observation_space, env.action_space)
+        fps = float(args.fps or env.metadata.get("render_fps") or FPS)
+        takes = [Take() for _ in range(args.episodes)]
+        with (
+            Film(out, fps, args.size) as film,
+            Progress(args.episodes * args.max_steps, f"play {agent.env}", args.quiet) as progress,
+        ):
+            for number, take in enumerate(takes):
+
+                def show(take: Take = take) -> None:
+                    with _env_speaks(agent.env, "render", env.spec):
+                        frame = env.render()
+                    film.add(frame)
+                    progress.update(sum(each.length for each in takes), take.ret)
+
+                _play(agent, env, episode_seed(key, number), args.max_steps, take, show)
+        return film, fps, takes
+    finally:
+        close_all(agent.env, [env])
+
+
+def _play(agent: Agent, env: Any, seed: int, max_steps: int, take: Take, show: Callable[[], None]) -> None:
+    policy = agent.policy
+    policy.reset()
+    with _env_speaks(agent.env, "reset", env.spec):
+        obs, _ = env.reset(seed=seed)
+    show()
+    is_over = False
+    while not is_over:
+        if take.length == max_steps:
+            take.is_cut = True
+            return
+        action = policy.act(obs)
+        with _env_speaks(agent.env, "step", env.spec):
+            obs, reward, terminated, truncated, _ = env.step(action)
+            take.ret += float(reward)
+        take.length += 1
+        is_over = bool(terminated or truncated)
+        show()
+
+
+def _make(agent: Agent) -> Any:
+    from freewheel.worlds.make import make_env
+
+    # Without a display an env that draws with SDL would look for one, and its greeting would come before our JSON.
+    for name, value in (
+        ("SDL_VIDEODRIVER", "dummy"),
+        ("SDL_AUDIODRIVER", "dummy"),
+        ("PYGAME_HIDE_SUPPORT_PROMPT", "1"),
+    ):
+        os.environ.setdefault(name, value)
+    no_images = ConfigError(
+        f"{agent.env} cannot be filmed: it does not draw images (render_mode='rgb_array'). Let it take render_mode, name "
+        "rgb_array in metadata['render_modes'], and give an array of uint8 [height, width, 3] from render()."
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="(?s).*render_mode")  # our error says it
+            env = make_env(agent.env, agent.config.world, "rgb_array")
+    except EnvError as error:
+        if isinstance(error.__cause__, TypeError) and "'render_mode'" in str(error.__cause__):
+            raise no_images from error
+        raise
+    modes = env.metadata.get("render_modes", ())
+    if env.render_mode != "rgb_array" or (modes and "rgb_array" not in modes):
+        env.close()
+        raise no_images
+    return env
+
+
+@contextmanager
+def _env_speaks(name: str, method: str, spec: Any) -> Iterator[None]:
+    """What an env raises is its own, unless a package is missing."""
+    from gymnasium.error import DependencyNotInstalled
+
+    from freewheel.worlds.find import missing_package
+
+    try:
+        yield
+    except FreewheelError:
+        raise
+    except (ImportError, DependencyNotInstalled) as error:
+        raise ConfigError(missing_package(name, error, spec)) from error
+    except Exception as error:
+        raise EnvError(
+            f"{name} raised {type(error).__name__} in {method}(): {error}. The traceback above shows the line of the env."
+        ) from error
+
+
+def _table(result: dict[str, Any], film: Film, takes: Sequence[Take]) -> str:
+    lines = [f"agent       {result['algo']} at step {result['step']:,} in {result['env']}, greedy"]
+    for number, take in enumerate(takes, 1):
+        cut = ", cut by --max-steps" if take.is_cut else ""
+        lines.append(f"episode {number:<3} return {take.ret:,.1f}, length {take.length:,}{cut}")
+    of = f" of {film.num_shown:,}" if film.num_shown > film.num_frames else ""
+    seconds = film.num_shown / result["fps"]
+    lines.append(f"film        {film.num_frames:,}{of} frames, {seconds:,.1f} s, {result['bytes'] / 1e6:,.2f} MB")
+    lines.append(f"file        {result['file']}")
+    return "\n".join(lines)

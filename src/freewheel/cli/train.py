@@ -1,0 +1,110 @@
+"""`freewheel train ENV`: trains, shows it, saves it, evaluates it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+import tyro
+
+from freewheel.config import Config, assemble
+from freewheel.config.assemble import known
+from freewheel.config.check import value_of
+from freewheel.errors import ConfigError
+from freewheel.run.threads import limit_threads
+
+# What is said often, said shortly.
+SHORT = {"--compile": "--learner.compile", "--lanes": "--world.lanes", "--lr": "--learner.lr"}
+
+
+@dataclass(frozen=True)
+class TrainArgs(Config):
+    """Train an agent. Settings of a preset, where there is one for the env, are the defaults below."""
+
+    env: tyro.conf.Positional[str] = ""
+    """Gymnasium id, or module:function that makes the env; not needed with --resume."""
+
+    preset: str = "auto"
+    """auto: the env's own, if there is one; none; a preset's name; or a TOML file."""
+
+    resume: str | None = None
+    """Go on with this run, by name or folder."""
+
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the figures as a JSON object on the last line."""
+
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Show no progress."""
+
+
+OURS = ("preset", "resume", "json", "quiet")
+
+
+def main(arguments: Sequence[str]) -> int:
+    words = [SHORT.get(word.partition("=")[0], word.partition("=")[0]) + word[len(word.partition("=")[0]) :] for word in arguments]
+    named = given_names(words)
+    args = tyro.cli(TrainArgs, prog="freewheel train", args=words, default=_defaults(words))
+    given = {name: value_of(args, name) for name in named if name in known()}
+    given.pop("env", None)
+    limit_threads(args.learner.threads)  # before torch is imported
+    from freewheel.train import exit_code, train
+
+    if args.resume is not None:
+        if args.env:
+            raise ConfigError(f"--resume {args.resume} goes on with that run's env; leave {args.env} out.")
+        run = train(resume=args.resume, settings=given, is_quiet=args.quiet)
+    else:
+        if not args.env:
+            raise ConfigError("an env is needed: freewheel train CartPole-v1, or module:function. Or --resume RUN.")
+        run = train(args.env, settings=given, preset=args.preset, is_quiet=args.quiet)
+    _show(run.result, args.json)
+    return exit_code(run)
+
+
+def given_names(words: Sequence[str]) -> list[str]:
+    """The dotted names of the flags among these words: --learner.lr, --no-q.double and --q.no-double."""
+    found = []
+    for word in words:
+        if not word.startswith("--"):
+            continue
+        name = word[2:].partition("=")[0].replace("-", "_")
+        part, _, last = name.rpartition(".")
+        candidates = [name, ".".join(filter(None, (part, last.removeprefix("no_")))), name.removeprefix("no_")]
+        found += [candidate for candidate in candidates if candidate in known()][:1]
+    return found
+
+
+def _defaults(words: Sequence[str]) -> TrainArgs:
+    """The preset's settings, so that --help shows what will be used. Wrong names and values are left to the parser."""
+    env = next((word for word in words if not word.startswith("-")), "")
+    given = {name: word for name in ("algo", "preset") if (word := _value(words, name)) is not None}
+    preset = given.pop("preset", "auto")
+    try:
+        config = assemble(env, given, preset)
+    except ConfigError:
+        if preset != "auto":
+            raise
+        return TrainArgs(env="")
+    values = {f.name: getattr(config, f.name) for f in fields(Config)}
+    return TrainArgs(**{**values, "env": "", "preset": preset})
+
+
+def _value(words: Sequence[str], name: str) -> str | None:
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        if word == f"--{name}":
+            return following
+        if word.startswith(f"--{name}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _show(result: dict[str, Any], as_json: bool) -> None:
+    from freewheel.cli.figures import table
+
+    if sys.stderr.isatty() or not as_json:
+        print(table(result), file=sys.stderr if as_json else sys.stdout)
+    if as_json:
+        print(json.dumps(result))

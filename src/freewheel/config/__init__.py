@@ -1,0 +1,31 @@
+"""Every setting of a run: what there is, what a preset says, and the only place that checks values.
+Takes flags, keywords and preset files; gives one frozen Config to all parts."""
+
+from freewheel.config.assemble import assemble, from_dict, nearest, to_dict
+from freewheel.config.parts import (
+    CheckpointConfig,
+    Config,
+    ExploreConfig,
+    LearnerConfig,
+    LogConfig,
+    NetConfig,
+    QConfig,
+    ReplayConfig,
+    WorldConfig,
+)
+
+__all__ = [
+    "CheckpointConfig",
+    "Config",
+    "ExploreConfig",
+    "LearnerConfig",
+    "LogConfig",
+    "NetConfig",
+    "QConfig",
+    "ReplayConfig",
+    "WorldConfig",
+    "assemble",
+    "from_dict",
+    "nearest",
+    "to_dict",
+]

@@ -1,0 +1,210 @@
+"""What settings may be, alone and together. Whatever cannot work is refused here, before anything starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from freewheel.config.parts import Config
+from freewheel.errors import ConfigError
+
+# name: (least, most); both belong to the range, None is open.
+RANGES: dict[str, tuple[float | None, float | None]] = {
+    "steps": (1, None),
+    "seed": (0, 2**63 - 1),
+    "eval_episodes": (0, None),
+    "world.lanes": (1, 4096),
+    "world.stack": (1, 64),
+    "world.max_episode_steps": (0, None),
+    "world.reward_clip": (0, None),
+    "q.gamma": (0, 1),
+    "q.n_step": (1, 1000),
+    "q.noisy_sigma": (0, None),
+    "q.num_quantiles": (1, None),
+    "q.num_taus": (1, None),
+    "q.num_target_taus": (1, None),
+    "q.num_act_taus": (1, None),
+    "q.num_cosines": (1, None),
+    "q.num_atoms": (2, None),
+    "explore.start": (0, 1),
+    "explore.end": (0, 1),
+    "explore.over_steps": (1, None),
+    "explore.ladder_base": (0, 1),
+    "explore.ladder_power": (0, None),
+    "explore.floor": (0, 1),
+    "explore.override": (0, 1),
+    "explore.pulse_every_steps": (0, None),
+    "explore.pulse_steps": (1, None),
+    "explore.pulse_epsilon": (0, 1),
+    "replay.rows": (2, 2**32 - 1),
+    "replay.warmup_rows": (1, None),
+    "replay.alpha": (0, 1),
+    "replay.beta": (0, 1),
+    "replay.beta_end": (0, 1),
+    "learner.batch_size": (1, None),
+    "learner.updates_per_call": (1, None),
+    "learner.accumulate": (1, None),
+    "learner.lr_end": (0, 1),
+    "learner.lr_warmup_updates": (0, None),
+    "learner.lr_restart_updates": (1, None),
+    "learner.weight_decay": (0, None),
+    "learner.clip_norm": (0, None),
+    "learner.target_every_updates": (1, None),
+    "learner.threads": (1, 1024),
+    "checkpoint.every_steps": (0, None),
+    "checkpoint.keep": (1, None),
+    "log.every_s": (0, None),
+}
+ABOVE_ZERO = ("q.huber", "learner.ratio", "learner.lr", "learner.adam_eps", "learner.tau", "world.reward_scale")
+BELOW_ONE = ("learner.beta1", "learner.beta2")
+
+
+def check(config: Config) -> None:
+    """Refuses values that cannot work, each with the cure."""
+    for name, (least, most) in RANGES.items():
+        value = value_of(config, name)
+        if value is None:
+            continue
+        if not (least is None or value >= least) or not (most is None or value <= most):
+            raise ConfigError(f"{name}={value} must be {_range(least, most)}.")
+    for name in ABOVE_ZERO:
+        if not 0 < value_of(config, name) < float("inf"):
+            raise ConfigError(f"{name}={value_of(config, name)} must be above 0 and finite.")
+    for name in BELOW_ONE:
+        if not 0 <= value_of(config, name) < 1:
+            raise ConfigError(f"{name}={value_of(config, name)} must be at least 0 and below 1.")
+    if config.learner.tau > 1:
+        raise ConfigError(f"learner.tau={config.learner.tau} must be at most 1, which copies the online network.")
+    _check_world(config)
+    _check_net(config)
+    _check_explore(config)
+    _check_learner(config)
+
+
+def _check_world(config: Config) -> None:
+    try:
+        kwargs = json.loads(config.world.kwargs)
+    except ValueError as error:
+        raise ConfigError(f"world.kwargs={config.world.kwargs!r} is not JSON: {error}.") from error
+    if not isinstance(kwargs, dict):
+        raise ConfigError(f'world.kwargs={config.world.kwargs!r} must be a JSON object, such as {{"size": 4}}.')
+
+
+def _check_net(config: Config) -> None:
+    net, q = config.net, config.q
+    for name in ("hidden", "channels", "kernels", "strides"):
+        if any(width < 1 for width in getattr(net, name)):
+            raise ConfigError(f"net.{name}={getattr(net, name)} must hold numbers of at least 1.")
+    if len({len(net.channels), len(net.kernels), len(net.strides)}) != 1:
+        raise ConfigError(
+            f"net.channels={net.channels}, net.kernels={net.kernels} and net.strides={net.strides} must be as many: "
+            "one of each per convolution."
+        )
+    if net.body not in ("auto", "mlp", "cnn") and ":" not in net.body:
+        raise ConfigError(f"net.body={net.body!r} must be mlp, cnn, auto or module:name.")
+    if q.v_min >= q.v_max:
+        raise ConfigError(f"q.v_min={q.v_min} must be below q.v_max={q.v_max}.")
+
+
+def _check_explore(config: Config) -> None:
+    explore = config.explore
+    if explore.schedule == "exponential" and min(explore.start, explore.end) <= 0:
+        raise ConfigError(
+            f"explore.schedule=exponential never reaches 0: explore.start={explore.start} and "
+            f"explore.end={explore.end} must be above it."
+        )
+    if explore.pulse_every_steps and explore.pulse_steps > explore.pulse_every_steps:
+        raise ConfigError(
+            f"explore.pulse_steps={explore.pulse_steps} exceeds explore.pulse_every_steps={explore.pulse_every_steps}: "
+            "the pulse would never end."
+        )
+
+
+def _check_learner(config: Config) -> None:
+    learner, replay, lanes = config.learner, config.replay, config.world.lanes
+    drawn = learner.batch_size * (learner.updates_per_call if learner.compile else 1)
+    if learner.batch_size > replay.warmup_rows:
+        raise ConfigError(
+            f"learner.batch_size={learner.batch_size} exceeds replay.warmup_rows={replay.warmup_rows}. "
+            "Lower the first or raise the second."
+        )
+    if learner.compile and min(drawn, 8 * learner.batch_size) > replay.warmup_rows:
+        raise ConfigError(
+            f"learner.compile draws {min(drawn, 8 * learner.batch_size)} rows at once (learner.batch_size="
+            f"{learner.batch_size}, learner.updates_per_call={learner.updates_per_call}), more than "
+            f"replay.warmup_rows={replay.warmup_rows}. Raise the last or lower one of the others."
+        )
+    if learner.batch_size % learner.accumulate:
+        raise ConfigError(
+            f"learner.accumulate={learner.accumulate} must divide learner.batch_size={learner.batch_size} "
+            "into equal parts."
+        )
+    if replay.warmup_rows > replay.rows:
+        raise ConfigError(
+            f"replay.warmup_rows={replay.warmup_rows} exceeds replay.rows={replay.rows}: the replay would never be warm. "
+            "Lower the first or raise the second."
+        )
+    needed = config.q.n_step + config.world.stack
+    if replay.rows // lanes < needed:
+        raise ConfigError(
+            f"replay.rows={replay.rows} over world.lanes={lanes} leaves {replay.rows // lanes} rows a lane; "
+            f"q.n_step={config.q.n_step} with world.stack={config.world.stack} needs {needed}. Raise replay.rows."
+        )
+
+
+def refuse_unused(config: Config, given: Iterable[str]) -> None:
+    """An option that was given takes effect or is refused."""
+    why = unused(config)
+    for name in given:
+        if name in why:
+            raise ConfigError(f"{name} was given, but has no effect: {why[name]}. Leave it out.")
+
+
+def unused(config: Config) -> dict[str, str]:
+    """Settings without effect in this config, each with the reason."""
+    q, explore, learner, algo = config.q, config.explore, config.learner, config.algo
+    found: dict[str, str] = {}
+
+    def add(condition: bool, reason: str, *names: str) -> None:
+        if condition:
+            found.update(dict.fromkeys(names, reason))
+
+    add(algo != "dqn", f"algo={algo} has its own loss", "q.loss")
+    add(algo in ("c51", "rainbow"), f"algo={algo} has no Huber loss", "q.huber")
+    add(algo == "dqn" and q.loss == "mse", "q.loss=mse has no Huber part", "q.huber")
+    add(algo != "qrdqn", f"it belongs to qrdqn, and algo={algo}", "q.num_quantiles")
+    taus = ("q.num_taus", "q.num_target_taus", "q.num_act_taus", "q.num_cosines")
+    add(algo != "iqn", f"it belongs to iqn, and algo={algo}", *taus)
+    add(algo not in ("c51", "rainbow"), f"it belongs to c51, and algo={algo}", "q.num_atoms", "q.v_min", "q.v_max")
+    add(not q.noisy, "q.noisy is off", "q.noisy_sigma")
+    ladder = ("explore.ladder_base", "explore.ladder_power")
+    add(explore.schedule != "ladder", f"explore.schedule={explore.schedule}", *ladder)
+    add(explore.schedule == "constant", "explore.schedule=constant", "explore.start", "explore.over_steps")
+    course = ("explore.start", "explore.end", "explore.over_steps")
+    add(explore.schedule == "ladder", "explore.schedule=ladder", *course)
+    add(q.noisy, "q.noisy explores in its place", "explore.schedule", *course, *ladder)
+    add(not explore.pulse_every_steps, "explore.pulse_every_steps is 0", "explore.pulse_steps", "explore.pulse_epsilon")
+    add(not config.replay.prioritized, "replay.prioritized is off", "replay.alpha", "replay.beta", "replay.beta_end")
+    add(learner.lr_schedule == "constant", "learner.lr_schedule=constant", "learner.lr_end")
+    add(learner.lr_schedule != "restarts", f"learner.lr_schedule={learner.lr_schedule}", "learner.lr_restart_updates")
+    add(learner.optimizer != "adamw", f"learner.optimizer={learner.optimizer}", "learner.weight_decay")
+    convolutions = ("net.channels", "net.kernels", "net.strides", "net.conv_bias")
+    add(config.net.body == "mlp", "net.body=mlp", *convolutions)
+    layers = ("net.hidden", "net.activation", "net.norm", "net.init")
+    add(":" in config.net.body, f"net.body={config.net.body} is a network of yours", *convolutions, *layers)
+    add(":" not in config.net.body, f"net.body={config.net.body} is one of ours", "net.complete")
+    return found
+
+
+def value_of(config: Config, name: str) -> Any:
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _range(least: float | None, most: float | None) -> str:
+    if most is None:
+        return f"at least {least}"
+    return f"at most {most}" if least is None else f"between {least} and {most}"

@@ -1,0 +1,91 @@
+"""Networks of the user's own: found, made and looked at before training starts."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from freewheel.errors import ConfigError
+from freewheel.nets.inputs import example
+from freewheel.spec import Space
+
+Body = str | nn.Module | Callable[..., nn.Module]
+
+
+def make_body(body: Body, obs_space: Space, stack: int) -> nn.Module:
+    """A module from what the user gave: a module, what makes one, or "package.module:name" of either.
+
+    A module is copied: the user's stays as it is, and two networks of a run share no weights by accident.
+    """
+    who = f"net.body={body!r}" if isinstance(body, str) else f"the network {getattr(body, '__name__', body)}"
+    found = _imported(body) if isinstance(body, str) else body
+    made = copy.deepcopy(found) if isinstance(found, nn.Module) else _called(who, found, obs_space, stack)
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"{who} gave {type(made).__name__}; a network is a torch.nn.Module.")
+    return made
+
+
+def output_of(body: nn.Module, obs_space: Space, stack: int) -> tuple[int, ...]:
+    """The shape of what it gives for one observation, found by running it once; statistics are left alone."""
+    who = f"the network {type(body).__name__}"
+    was_training = body.training
+    batch = example(obs_space, stack)
+    try:
+        with torch.no_grad():
+            out: Any = body.eval()(batch)
+    except Exception as error:
+        seen = {name: tuple(part.shape) for name, part in batch.items()} if isinstance(batch, dict) else batch.shape
+        raise ConfigError(
+            f"{who} failed on two observations of {obs_space}, as a batch of shape {_shape(seen)}: {error} "
+            "It gets raw observations: bytes stay bytes, and with world.stack > 1 frames come after the batch dimension."
+        ) from error
+    finally:
+        body.train(was_training)
+    if not isinstance(out, Tensor) or not out.is_floating_point() or out.ndim < 1 or out.shape[0] != 2:
+        gave = f"{out.dtype} {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+        raise ConfigError(f"{who} gave {gave} for a batch of 2 observations; it should give floats, one line for each.")
+    for name, parameter in body.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise ConfigError(
+                f"{who} has parameter {name} of {parameter.dtype}; weights are float32. Call .float() on it."
+            )
+    return tuple(out.shape[1:])
+
+
+def _shape(seen: dict[str, tuple[int, ...]] | torch.Size) -> object:
+    return seen if isinstance(seen, dict) else tuple(seen)
+
+
+def _imported(where: str) -> Any:
+    module_name, _, name = where.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"net.body={where!r} is neither auto, mlp, cnn nor an import string like 'my_nets:Body'.")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise ConfigError(
+            f"net.body={where!r} cannot be imported: {type(error).__name__}: {error}. "
+            "Check the spelling, and that Python finds the module from where you start (PYTHONPATH)."
+        ) from error
+    return found
+
+
+def _called(who: str, make: Any, obs_space: Space, stack: int) -> Any:
+    if not callable(make):
+        raise ConfigError(f"{who} is {type(make).__name__}; give a torch.nn.Module, or what makes one from obs_space.")
+    try:
+        more = {"stack": stack} if "stack" in inspect.signature(make).parameters else {}
+        return make(obs_space, **more)
+    except Exception as error:
+        raise ConfigError(
+            f"{who} could not be made from {obs_space} (stack={stack}): {type(error).__name__}: {error} "
+            "It is called with the observation space, and with stack= if it takes that."
+        ) from error

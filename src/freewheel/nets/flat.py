@@ -1,0 +1,81 @@
+"""A network's parameters and buffers as one flat float32 vector: what is stepped, published and fetched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from freewheel.errors import ConfigError
+
+
+class Flat:
+    """Where each parameter and buffer of a network lies in the vector: parameters first, then buffers.
+
+    Float buffers (the statistics of BatchNorm) are part of it, so they travel with the weights; the optimiser steps the first
+    `num_params` numbers. Other buffers are constants of the network and stay in it.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        params = dict(net.named_parameters())
+        buffers = {name: tensor for name, tensor in net.named_buffers() if _travels(name, tensor)}
+        if not params:
+            raise ConfigError(f"the network {type(net).__name__} has no parameters to train.")
+        for name, tensor in params.items():
+            if tensor.dtype != torch.float32:
+                raise ConfigError(f"parameter {name} of the network is {tensor.dtype}; weights are float32.")
+        self.param_shapes = {name: tensor.shape for name, tensor in params.items()}
+        self.buffer_shapes = {name: tensor.shape for name, tensor in buffers.items()}
+        self.num_params = sum(tensor.numel() for tensor in params.values())
+        self.size = self.num_params + sum(tensor.numel() for tensor in buffers.values())
+
+    def vector(self, net: nn.Module) -> Tensor:
+        """A copy of the network's numbers."""
+        return torch.cat([tensor.detach().float().reshape(-1) for _, _, tensor in self._places(net)])
+
+    def split(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """The part of the parameters and the part of the buffers."""
+        return vector[: self.num_params], vector[self.num_params :]
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """Name to tensor, over the vector's memory."""
+        params, buffers = self.split(vector)
+        return self.param_views(params) | self.buffer_views(buffers)
+
+    def param_views(self, params: Tensor) -> dict[str, Tensor]:
+        return _views(params, self.param_shapes)
+
+    def buffer_views(self, buffers: Tensor) -> dict[str, Tensor]:
+        return _views(buffers, self.buffer_shapes)
+
+    def bind(self, net: nn.Module, vector: Tensor) -> nn.Module:
+        """Makes the network's own tensors views of the vector: whoever writes the vector changes the network."""
+        views = self.views(vector)
+        for name, owner, tensor in list(self._places(net)):
+            view = views[
+                name
+            ].data  # counts its changes apart: BatchNorm's statistics change between forward and backward
+            if isinstance(tensor, nn.Parameter):
+                tensor.data = view
+            else:
+                setattr(owner, name.rpartition(".")[2], view)
+        return net
+
+    def _places(self, net: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:
+        tensors = dict(net.named_parameters()) | dict(net.named_buffers())
+        for name in (*self.param_shapes, *self.buffer_shapes):
+            yield name, net.get_submodule(name.rpartition(".")[0]), tensors[name]
+
+
+def _travels(name: str, tensor: Tensor) -> bool:
+    # BatchNorm counts its batches in a whole number, in place; as a float in the vector it is exact to 2**24.
+    return tensor.is_floating_point() or name.endswith("num_batches_tracked")
+
+
+def _views(vector: Tensor, shapes: dict[str, torch.Size]) -> dict[str, Tensor]:
+    if not shapes:
+        return {}
+    parts = torch.split(vector, [math.prod(shape) for shape in shapes.values()])
+    return {name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}

@@ -1,0 +1,140 @@
+"""Raw observations as float tensors: the first step of every network of ours. Has no parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from freewheel.errors import ConfigError
+from freewheel.spec import Space
+
+Obs = Tensor | dict[str, Tensor]
+
+
+def leaves(space: Space, name: str = "") -> Iterator[tuple[str, Space]]:
+    """The spaces that hold numbers, with the names they have in a batch: "" alone, else "pos", "bag.0" and so on."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, part in parts:
+            yield from leaves(part, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, space
+
+
+class Vector(nn.Module):
+    """Any observation as one vector [B, size]: numbers as they are, uint8 as 0..1, choices as one-hots, parts side by side."""
+
+    def __init__(self, space: Space, stack: int = 1) -> None:
+        super().__init__()
+        self.names = [name for name, _ in leaves(space)]
+        parts = [_part(name, part, stack) for name, part in leaves(space)]
+        self.size = sum(part.size for part in parts)
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, obs: Obs) -> Tensor:
+        if isinstance(obs, Tensor):
+            vector: Tensor = self.parts[0](obs)
+            return vector
+        return torch.cat([part(obs[name]) for name, part in zip(self.names, self.parts, strict=True)], dim=1)
+
+
+class Numbers(nn.Module):
+    """A Box or MultiBinary as floats."""
+
+    def __init__(self, space: Space, stack: int) -> None:
+        super().__init__()
+        self.size = stack * int(np.prod(space.shape or (), dtype=np.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return scaled(x).reshape(x.shape[0], -1)
+
+
+class Choices(nn.Module):
+    """A Discrete or MultiDiscrete as one-hots, side by side."""
+
+    def __init__(self, counts: Sequence[int], starts: Sequence[int], stack: int) -> None:
+        super().__init__()
+        self.stack = stack
+        self.ranges = [(start, start + count) for count, start in zip(counts, starts, strict=True)]
+        self.are_alike = len(set(self.ranges)) == 1
+        self.size = stack * sum(counts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # The values are made here: as buffers they would travel with the weights.
+        x = x.reshape(x.shape[0], self.stack, len(self.ranges), 1)
+        if self.are_alike:
+            ones = x == torch.arange(*self.ranges[0], device=x.device)
+        else:
+            ones = torch.cat(
+                [x[:, :, i] == torch.arange(*span, device=x.device) for i, span in enumerate(self.ranges)], dim=2
+            )
+        return ones.float().flatten(1)
+
+
+class Image(nn.Module):
+    """A Box of two or three dimensions as [B, channels, height, width]; the frames of a stack become channels."""
+
+    def __init__(self, space: Space, stack: int = 1) -> None:
+        super().__init__()
+        if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+            raise ConfigError(
+                f"net.body=cnn needs an image, a Box of 2 or 3 dimensions; the observation space is {space}. "
+                "Take net.body=mlp, or a network of your own."
+            )
+        shape = tuple(int(n) for n in space.shape)
+        # Colours are fewer than pixels: the shorter end is the channels.
+        self.is_channels_last = len(shape) == 3 and shape[2] < shape[0]
+        if len(shape) == 2:
+            shape = (1, *shape)
+        elif self.is_channels_last:
+            shape = (shape[2], shape[0], shape[1])
+        self.channels, self.height, self.width = stack * shape[0], shape[1], shape[2]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.is_channels_last:
+            x = x.movedim(-1, -3)
+        return scaled(x.reshape(x.shape[0], self.channels, self.height, self.width))
+
+
+def is_image(space: Space) -> bool:
+    """Whether an observation is taken for a picture when nobody says: bytes in two or three dimensions."""
+    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
+
+
+def scaled(x: Tensor) -> Tensor:
+    """As float32; bytes as 0..1."""
+    return x.float() / 255 if x.dtype == torch.uint8 else x.float()
+
+
+def example(space: Space, stack: int = 1, batch: int = 2) -> Obs:
+    """A batch as the replay gives it, of values that the space allows, drawn from nobody's generator."""
+    made = {name: _example(part, stack, batch) for name, part in leaves(space)}
+    return made.get("", made)
+
+
+def _example(space: Space, stack: int, batch: int) -> Tensor:
+    shape = (batch, stack) if stack > 1 else (batch,)
+    array = np.zeros((*shape, *(space.shape or ())), space.dtype)
+    if isinstance(space, spaces.Box):
+        array += np.clip(np.zeros_like(space.low), space.low, space.high)
+    elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        array += space.start
+    return torch.from_numpy(array)
+
+
+def _part(name: str, space: Space, stack: int) -> Numbers | Choices:
+    if isinstance(space, (spaces.Box, spaces.MultiBinary)):
+        return Numbers(space, stack)
+    if isinstance(space, spaces.Discrete):
+        return Choices([int(space.n)], [int(space.start)], stack)
+    if isinstance(space, spaces.MultiDiscrete):
+        return Choices(space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist(), stack)
+    where = f"part {name!r} of the observation space" if name else "the observation space"
+    raise ConfigError(
+        f"{where} is {type(space).__name__}; networks read Box, Discrete, MultiDiscrete and MultiBinary, "
+        "and Dict and Tuple of those. Wrap the env so that it gives one of them."
+    )

@@ -1,0 +1,125 @@
+"""Episode returns and lengths, counted per lane from what a world gives."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from freewheel.errors import CheckpointError
+
+Array = np.ndarray[Any, Any]
+WINDOW = 100  # the usual number of episodes behind a reported return
+
+
+class EndedRows(Protocol):
+    """The episodes that ended in one `recv` of a world: their lanes, and the rewards of their last rows."""
+
+    @property
+    def lanes(self) -> Array: ...
+    @property
+    def reward(self) -> Array: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A finished episode: `step` and `seconds` are those of the run when it ended, `length` its env steps."""
+
+    lane: int
+    ret: float
+    length: int
+    step: int = 0
+    seconds: float = 0.0
+
+
+class Episodes:
+    """Running return and length of each lane, and the last finished ones.
+
+    Sums are float64 (rewards are float32), so that a long episode's return is that of its rewards, and so that a saved state
+    goes on exactly.
+    """
+
+    def __init__(self, num_lanes: int) -> None:
+        self.num_finished = 0
+        self._returns = np.zeros(num_lanes, np.float64)
+        self._lengths = np.zeros(num_lanes, np.int64)
+        self._window: deque[float] = deque(maxlen=WINDOW)
+
+    def add(
+        self,
+        lanes: Array,
+        reward: Array,
+        first: Array,
+        ended: EndedRows | None = None,
+        step: int = 0,
+        seconds: float = 0.0,
+    ) -> list[Episode]:
+        """Counts one `recv` of a world; gives the episodes that ended in it, in its order.
+
+        What comes with a row that begins an episode is no reward. A lane that begins without having ended (its env was
+        restarted) loses what it had counted.
+        """
+        finished = [] if ended is None else self._finish(ended, step, seconds)
+        self._returns[lanes] += reward
+        self._lengths[lanes] += 1
+        if first.any():
+            begun = lanes[first]
+            self._returns[begun] = 0.0
+            self._lengths[begun] = 0
+        return finished
+
+    def _finish(self, ended: EndedRows, step: int, seconds: float) -> list[Episode]:
+        lanes = ended.lanes
+        returns = self._returns[lanes] + ended.reward
+        lengths = self._lengths[lanes] + 1
+        self._returns[lanes] = 0.0
+        self._lengths[lanes] = 0
+        self._window.extend(returns.tolist())
+        self.num_finished += len(lanes)
+        rows = zip(lanes.tolist(), returns.tolist(), lengths.tolist(), strict=True)
+        return [Episode(lane, ret, length, step, seconds) for lane, ret, length in rows]
+
+    @property
+    def return_mean(self) -> float | None:
+        """Mean return of the last 100 finished episodes; None before the first."""
+        return math.fsum(self._window) / len(self._window) if self._window else None
+
+    @property
+    def last_returns(self) -> list[float]:
+        """The returns behind `return_mean`, oldest first."""
+        return list(self._window)
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint: JSON keeps these floats exactly."""
+        return {
+            "returns": self._returns.tolist(),
+            "lengths": self._lengths.tolist(),
+            "last_returns": list(self._window),
+            "num_finished": self.num_finished,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        try:
+            returns = np.array(state["returns"], np.float64)
+            lengths = np.array(state["lengths"], np.int64)
+            window = [float(value) for value in state["last_returns"]]
+            num_finished = int(state["num_finished"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise CheckpointError(f"the state of the episode counts is damaged: {error!r}.") from error
+        if returns.shape != self._returns.shape or lengths.shape != self._lengths.shape:
+            raise CheckpointError(
+                f"the episode counts were saved for {returns.shape} lanes, this run has {len(self._returns)}. "
+                "Resume with the same number of lanes."
+            )
+        self._returns, self._lengths = returns, lengths
+        self._window = deque(window, maxlen=WINDOW)
+        self.num_finished = num_finished
+
+    def forget_running(self) -> None:
+        """Drops what running episodes have counted, when their envs begin anew."""
+        self._returns[:] = 0.0
+        self._lengths[:] = 0

@@ -1,0 +1,145 @@
+"""The sink: logs are written by one thread of their own, and nobody who logs ever waits for it."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, SupportsFloat
+
+from freewheel.report.episodes import Episode
+
+BATCH_ROWS, BATCH_S = 100, 1.0
+# About a minute of logging at a thousand rows per second, and a few megabytes.
+MOST_WAITING = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scalars:
+    """Named values at a step of the run."""
+
+    step: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What was logged, and when (Unix seconds)."""
+
+    time_s: float
+    row: Scalars | Episode
+
+
+class Log(Protocol):
+    """Where records go. All calls come from the sink's thread; an error ends this log and nothing else."""
+
+    name: str
+
+    def open(self) -> None: ...
+    def write(self, records: Sequence[Record]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Sink:
+    """Hands records to logs in batches of 100 rows or of one second, whichever comes first.
+
+    `scalars` and `episode` never block: when the logs cannot keep up, records are dropped and counted. Everything that was
+    taken is written when the sink is closed, and also when the interpreter ends by an exception.
+    """
+
+    def __init__(self, logs: Sequence[Log], most_waiting: int = MOST_WAITING) -> None:
+        self.num_dropped = 0
+        self._logs = list(logs)
+        self._most_waiting = most_waiting
+        self._waiting: deque[Record] = deque()
+        self._is_closing = False
+        # The lock is held for a few microseconds, never while a log is written. It is reentrant: a signal handler may log.
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="fw-sink", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def scalars(self, step: int, values: Mapping[str, SupportsFloat]) -> None:
+        # Made floats here: a tensor that is updated in place would show a later value by the time it is written.
+        self._put(Scalars(step, {name: float(value) for name, value in values.items()}))
+
+    def episode(self, episode: Episode) -> None:
+        self._put(episode)
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Writes what is waiting and ends the thread; safe to call twice."""
+        with self._changed:
+            was_closing, self._is_closing = self._is_closing, True
+            self._changed.notify()
+        self._thread.join(timeout_s)
+        if was_closing:
+            return
+        atexit.unregister(self.close)
+        if self._thread.is_alive():
+            say(f"the logs did not finish within {timeout_s:g} s; {len(self._waiting):,} rows are not written.")
+        if self.num_dropped:
+            say(
+                f"{self.num_dropped:,} rows were dropped: the logs could not keep up. Log less often, or to a faster disk."
+            )
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _put(self, row: Scalars | Episode) -> None:
+        record = Record(time.time(), row)
+        with self._changed:
+            if self._is_closing or len(self._waiting) >= self._most_waiting:
+                self.num_dropped += 1
+                return
+            self._waiting.append(record)
+            # The thread waits for one of these two; waking it for every row would take time from training.
+            if len(self._waiting) in (1, BATCH_ROWS):
+                self._changed.notify()
+
+    def _run(self) -> None:
+        # Opened at once: importing a log's library takes seconds, and an interpreter that ends can import no more.
+        self._each(lambda log: log.open())
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closing)
+                self._changed.wait_for(lambda: len(self._waiting) >= BATCH_ROWS or self._is_closing, BATCH_S)
+                records = list(self._waiting)
+                self._waiting.clear()
+                is_last = self._is_closing
+            if records:
+                self._each(partial(_write, records))
+            if is_last:
+                self._each(lambda log: log.close())
+                return
+
+    def _each(self, call: Callable[[Log], None]) -> None:
+        for log in list(self._logs):
+            try:
+                call(log)
+            except Exception as error:
+                self._logs.remove(log)
+                with suppress(Exception):  # the error that is told is the first one
+                    log.close()
+                why = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
+                say(f"{log.name} cannot be written: {why}. This log ends here; training goes on.")
+
+
+def _write(records: Sequence[Record], log: Log) -> None:
+    log.write(records)
+
+
+def say(line: str) -> None:
+    """A line for the user; a standard error that is gone must not end a run."""
+    try:
+        print(f"log: {line}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return

@@ -1,0 +1,65 @@
+"""TensorBoard event files; the library is imported in the sink's thread, because that takes seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from freewheel.report.episodes import Episode
+from freewheel.report.sink import Record
+
+
+class TensorBoardLog:
+    """Scalars under their own names, episodes as episode/return and episode/length, the settings as text.
+
+    A resumed run gives the step it goes on from: TensorBoard then hides what an earlier process wrote beyond it.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any] | None = None, resumed_at: int | None = None) -> None:
+        self.name = "TensorBoard"
+        self._folder = folder
+        self._config = dict(config or {})
+        self._resumed_at = resumed_at
+        self._writer: Any = None
+
+    def open(self) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # It has a queue and a thread of its own, which flushes every few seconds.
+        self._writer = SummaryWriter(str(self._folder), purge_step=self._resumed_at, flush_secs=10)
+        if self._config:
+            self._writer.add_text("config", _as_table(self._config), global_step=self._resumed_at or 0)
+
+    def write(self, records: Sequence[Record]) -> None:
+        for record in records:
+            row, time_s = record.row, record.time_s
+            if isinstance(row, Episode):
+                self._writer.add_scalar("episode/return", row.ret, row.step, walltime=time_s)
+                self._writer.add_scalar("episode/length", row.length, row.step, walltime=time_s)
+                continue
+            for name, value in row.values.items():
+                self._writer.add_scalar(name, value, row.step, walltime=time_s)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.close()
+
+
+def _as_table(config: Mapping[str, Any]) -> str:
+    """A Markdown table of the settings by dotted name."""
+    lines = ["| setting | value |", "|---|---|"]
+    lines += [f"| {name} | `{json.dumps(value, default=str)}` |" for name, value in _leaves("", config)]
+    return "\n".join(lines)
+
+
+def _leaves(prefix: str, config: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            found += _leaves(f"{prefix}{key}.", value)
+        else:
+            found.append((f"{prefix}{key}", value))
+    return found

@@ -1,0 +1,83 @@
+"""The parts of a run, built in the order in which data flows through them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from freewheel.actors.explore import Explorer
+from freewheel.actors.infer import Infer
+from freewheel.actors.loop import Actor
+from freewheel.algos.algo import Loss
+from freewheel.algos.make import make_algo
+from freewheel.config import Config
+from freewheel.learners.loop import Learner
+from freewheel.learners.step import Step
+from freewheel.memory.lanes import Lanes
+from freewheel.memory.replay import Replay
+from freewheel.nets.build import build_net
+from freewheel.spec import RowSpec
+from freewheel.worlds.make import make_world
+from freewheel.worlds.world import World
+
+
+@dataclass
+class Parts:
+    """World → actor → lanes → replay → learner, and its weights back to the actor."""
+
+    world: World
+    lanes: Lanes
+    actor: Actor
+    replay: Replay
+    learner: Learner
+
+    def close(self) -> None:
+        self.replay.close()
+        self.world.close()
+
+
+def seed_of(config: Config, role: str) -> int:
+    """Each role draws from a stream of its own, all of them from the run's seed."""
+    mixed = np.random.SeedSequence([config.seed, *role.encode()]).generate_state(1, np.uint64)
+    return int(mixed[0]) >> 1
+
+
+def build(config: Config, env: Any, body: Any = None, loss: Loss | None = None) -> Parts:
+    """Everything that a run needs, checked against each other; nothing is started yet."""
+    torch.set_num_threads(config.learner.threads)
+    world = make_world(env, config.world, seed_of(config, "world"))
+    try:
+        return _around(world, config, body, loss)
+    except BaseException:
+        world.close()
+        raise
+
+
+def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(config, "net"))
+        net = build_net(
+            world.obs_space, world.action_space, config.net, config.q, config.algo, config.world.stack, body=body
+        )
+    algo = make_algo(config.algo, config.q, net, loss)
+    spec = RowSpec.of(world.obs_space, world.action_space)
+    lanes = Lanes(spec, world.num_lanes, config.replay.rows // world.num_lanes)
+    step = Step(net, algo, config.learner)
+    # The actor reads the learner's own numbers: in one process, in turn, there is nothing to copy.
+    infer = Infer(step.eval_net, algo, net.num_actions, world.action_space.dtype, seed_of(config, "actor"))
+    explorer = Explorer(config.explore, world.num_lanes, has_noise=config.q.noisy)
+    actor = Actor(world, lanes.writer(), infer, explorer, config.world)
+    replay = Replay(
+        lanes,
+        config.learner.batch_size * step.unrolled,
+        n_step=config.q.n_step,
+        gamma=config.q.gamma,
+        stack=config.world.stack,
+        prioritized=config.replay.prioritized,
+        alpha=config.replay.alpha,
+        seed=seed_of(config, "replay"),
+    )
+    return Parts(world, lanes, actor, replay, Learner(step, replay, config, seed_of(config, "learner")))

@@ -1,0 +1,117 @@
+"""The sequential runtime: actor and learner in turn, in one process. Repeatable bit for bit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from freewheel.config import Config
+from freewheel.errors import CheckpointError
+from freewheel.report.progress import Progress
+from freewheel.report.sink import Sink
+from freewheel.run import state
+from freewheel.run.callback import Callback, Moment
+from freewheel.run.parts import Parts
+
+
+class Sequential:
+    """Turns of the actor, after each of them the updates that are due; logs, checkpoints and callbacks in between."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        config: Config,
+        checkpoints: Path,
+        sink: Sink,
+        progress: Progress,
+        callbacks: Sequence[Callback],
+        moment: Moment,
+    ) -> None:
+        self.parts, self.config, self.moment = parts, config, moment
+        self._checkpoints, self._sink, self._progress, self._callbacks = checkpoints, sink, progress, callbacks
+        self._began = time.monotonic() - moment.seconds
+        self._log_due = 0.0
+        self._saved_at = moment.step
+
+    def run(self) -> None:
+        """Until all steps are taken or somebody stops it; ends with a checkpoint."""
+        every = self.config.checkpoint.every_steps
+        moment = self.moment
+        try:
+            while moment.step < self.config.steps and not moment.is_stopping:
+                self._turn()
+                if every and moment.step // every > self._saved_at // every:
+                    self.save()
+        except Exception:
+            self._save_last()  # what was learned is kept, whatever went wrong
+            raise
+        self._save_last()
+
+    def _save_last(self) -> None:
+        if self.moment.step > self._saved_at:
+            self.save()
+
+    def save(self) -> None:
+        """A checkpoint that cannot be written is told and the run goes on: what was saved before is still there."""
+        moment = self.moment
+        self._saved_at = moment.step
+        try:
+            path = state.write(self._checkpoints, self.parts, self.config, moment.step, moment.seconds)
+        except CheckpointError as error:
+            self._progress.note(f"CheckpointError: {error}")
+            return
+        for callback in self._callbacks:
+            callback.on_checkpoint(moment, path)
+
+    def _turn(self) -> None:
+        parts, moment = self.parts, self.moment
+        steps, finished = parts.actor.turn(moment.step, parts.learner.updates, moment.seconds)
+        moment.step += steps
+        moment.seconds = time.monotonic() - self._began
+        moment.return_mean = parts.actor.episodes.return_mean
+        for episode in finished:
+            self._sink.episode(episode)
+            for callback in self._callbacks:
+                callback.on_episode(moment, episode)
+        for callback in self._callbacks:
+            callback.on_step(moment)
+        # All that is due, even when the run is stopping: a resumed one then goes on as if it had not.
+        while parts.learner.due(moment.step) > 0:
+            parts.learner.call(moment.step)
+            moment.updates = parts.learner.updates
+            for callback in self._callbacks:
+                callback.on_update(moment)
+        self._tell()
+
+    def _tell(self) -> None:
+        moment, parts = self.moment, self.parts
+        if moment.seconds >= self._log_due:
+            self._log_due = moment.seconds + self.config.log.every_s
+            self._sink.scalars(moment.step, self._figures())
+        if self._progress.is_due(moment.step):
+            loss = parts.learner.last.loss.mean().item() if parts.learner.last else None
+            self._progress.update(
+                moment.step, moment.return_mean, loss, float(parts.actor.epsilon.mean()), self.ratio()
+            )
+
+    def ratio(self) -> float:
+        """Samples drawn per step taken since the warm-up."""
+        learner = self.parts.learner
+        trained = self.moment.step - learner.from_step
+        done = learner.updates - learner.from_updates
+        return done * self.config.learner.batch_size / trained if trained > 0 else 0.0
+
+    def _figures(self) -> dict[str, float]:
+        moment, parts = self.moment, self.parts
+        figures = {
+            "train/updates": float(moment.updates),
+            "train/seconds": moment.seconds,
+            "train/steps_per_s": moment.step / max(moment.seconds, 1e-9),
+            "train/ratio": self.ratio(),
+            "train/epsilon": float(parts.actor.epsilon.mean()),
+            **{f"learner/{name}": value for name, value in parts.learner.figures().items()},
+        }
+        if moment.return_mean is not None:
+            figures["train/return_mean"] = moment.return_mean
+        return figures

@@ -1,0 +1,37 @@
+"""Ctrl-C and SIGTERM ask the run to stop; a second Ctrl-C does not ask."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Signals:
+    """Which signal came, if any."""
+
+    received: int | None = None
+
+
+@contextmanager
+def signals_stop(stop: Callable[[], None]) -> Iterator[Signals]:
+    """The handler only sets a flag, so that nothing is cut in the middle; elsewhere than in the main thread it is not set."""
+    seen = Signals()
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if seen.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        seen.received = number
+        stop()
+
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -1,0 +1,245 @@
+"""Training, from settings to a trained policy: build the parts in order, run, stop, evaluate."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from freewheel.algos.algo import Loss
+from freewheel.config import Config, assemble, from_dict, to_dict
+from freewheel.errors import ConfigError
+from freewheel.report.csvlog import EpisodesCsv, MetricsCsv
+from freewheel.report.episodes import Episode
+from freewheel.report.progress import Progress
+from freewheel.report.sink import Log, Sink
+from freewheel.report.tensorboard import TensorBoardLog
+from freewheel.run import state
+from freewheel.run.callback import Callback, Moment
+from freewheel.run.checkpoint import Checkpoint, load_newest
+from freewheel.run.evaluate import evaluate
+from freewheel.run.folder import DEFAULT_ROOT, RunFolder, new_run, open_run
+from freewheel.run.parts import Parts, build
+from freewheel.run.policy import Policy, load_policy
+from freewheel.run.sequential import Sequential
+from freewheel.run.stopping import signals_stop
+
+
+@dataclass
+class Run:
+    """What a training gave: its folder, its figures, the returns of its episodes, and the trained policy."""
+
+    folder: Path
+    config: Config
+    result: dict[str, Any]
+    episodes: list[Episode] = field(repr=False)
+    signal: int | None = None
+    body: Any = field(default=None, repr=False)
+
+    @property
+    def returns(self) -> list[float]:
+        """Of the episodes in the order in which they ended."""
+        return [episode.ret for episode in self.episodes]
+
+    def policy(self) -> Policy:
+        return load_policy(self.folder, body=self.body)
+
+
+class Recorder(Callback):
+    """Keeps the episodes of a run."""
+
+    def __init__(self) -> None:
+        self.episodes: list[Episode] = []
+
+    def on_episode(self, moment: Moment, episode: Episode) -> None:
+        self.episodes.append(episode)
+
+
+def train(
+    env: Any = None,
+    *,
+    algo: str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    preset: str = "auto",
+    resume: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    body: Any = None,
+    loss: Loss | None = None,
+    is_quiet: bool = False,
+) -> Run:
+    """Trains a policy and gives its run.
+
+    `env` is a Gymnasium id, module:function, a function that makes an env, an env or a VectorEnv. `settings` has any setting by
+    its dotted name, {"learner.lr": 1e-3}. `resume` goes on with a run, by name or folder; steps and the settings that do not
+    change what was learned may be given anew. `body` is a network of yours (nn.Module), `loss` a loss of yours.
+    """
+    named = {"algo": algo, "steps": steps, "seed": seed}
+    given = {**{name: value for name, value in named.items() if value is not None}, **(settings or {})}
+    if resume is not None:
+        return _resume(env, given, resume, callbacks, body, loss, is_quiet)
+    if env is None:
+        raise ConfigError("train() needs an env: a Gymnasium id, module:function, a function that makes an env, or an env.")
+    lanes = lanes_of(env)
+    if lanes is not None:
+        given.setdefault("world.lanes", lanes)
+    config = assemble(name_of(env), given, preset)
+    parts = build(config, env, body, loss)  # before the folder: what cannot work leaves nothing behind
+    try:
+        folder = new_run(Path(config.log.folder), config.env, config.algo, config.seed, to_dict(config))
+        return _train(folder, config, parts, env, None, callbacks, body, is_quiet)
+    finally:
+        parts.close()
+
+
+# A resumed run may change these: they say how long and how it is told, not what is learned.
+MAY_CHANGE = ("steps", "eval_episodes", "checkpoint.", "log.", "learner.compile", "learner.threads", "explore.override")
+
+
+def _resume(
+    env: Any,
+    given: dict[str, Any],
+    resume: str | Path,
+    callbacks: Sequence[Callback],
+    body: Any,
+    loss: Loss | None,
+    is_quiet: bool,
+) -> Run:
+    for name in given:
+        if not name.startswith(MAY_CHANGE):
+            raise ConfigError(
+                f"{name} was given with a run to resume, whose own setting holds. Those that may change: "
+                f"{', '.join(MAY_CHANGE)}. Start a new run for the others."
+            )
+    folder = open_run(resume, Path(given.get("log.folder", DEFAULT_ROOT)))
+    config = from_dict(folder.config(), given)
+    checkpoint = load_newest(folder.checkpoints)
+    if checkpoint.state["steps"] >= config.steps:
+        raise ConfigError(
+            f"run {folder.name} has taken {checkpoint.state['steps']:,} of {config.steps:,} steps: there is nothing left to "
+            "do. Give more steps to go on."
+        )
+    parts = build(config, config.env if env is None else env, body, loss)
+    try:
+        return _train(folder, config, parts, config.env if env is None else env, checkpoint, callbacks, body, is_quiet)
+    finally:
+        parts.close()
+
+
+def _train(
+    folder: RunFolder,
+    config: Config,
+    parts: Parts,
+    env: Any,
+    checkpoint: Checkpoint | None,
+    callbacks: Sequence[Callback],
+    body: Any,
+    is_quiet: bool,
+) -> Run:
+    moment, recorder = Moment(folder=folder.path, _parts=parts), Recorder()
+    first = checkpoint.state["steps"] if checkpoint else 0
+    with (
+        folder.lock(),
+        Sink(_logs(folder, config, first)) as sink,
+        Progress(config.steps, f"{config.env} {config.algo}", is_quiet, first) as progress,
+        signals_stop(moment.stop) as signals,
+    ):
+        if checkpoint is not None:
+            _go_on(parts, checkpoint, moment, progress)
+        runtime = Sequential(parts, config, folder.checkpoints, sink, progress, [recorder, *callbacks], moment)
+        folder.write_status("running", steps=moment.step)
+        try:
+            runtime.run()
+        except BaseException:
+            folder.write_status("failed", steps=moment.step, return_mean=moment.return_mean)
+            raise
+        progress.close(moment.step)
+        result = _figures(folder, config, runtime, first)
+        if signals.received is None:
+            result["eval_return_mean"] = _evaluated(parts, config, env, is_quiet)
+        is_done = moment.step >= config.steps
+        folder.write_status("finished" if is_done else "stopped", steps=moment.step, return_mean=moment.return_mean)
+        folder.write_result(result)
+    return Run(folder.path, config, result, recorder.episodes, signals.received, body)
+
+
+def _logs(folder: RunFolder, config: Config, first: int) -> list[Log]:
+    logs: list[Log] = []
+    if config.log.csv:
+        logs += [MetricsCsv(folder.metrics_csv), EpisodesCsv(folder.episodes_csv)]
+    if config.log.tensorboard:
+        logs.append(TensorBoardLog(folder.tensorboard, to_dict(config), first or None))
+    return logs
+
+
+def _go_on(parts: Parts, checkpoint: Checkpoint, moment: Moment, progress: Progress) -> None:
+    for warning in checkpoint.warnings:
+        progress.note(f"warning: {warning}")
+    note = state.restore(parts, checkpoint)
+    if note:
+        progress.note(f"resumed at step {checkpoint.step:,}: {note}.")
+    moment.step, moment.updates = checkpoint.state["steps"], checkpoint.state["updates"]
+    moment.seconds = checkpoint.state["seconds"]
+
+
+def _figures(folder: RunFolder, config: Config, runtime: Sequential, first: int) -> dict[str, Any]:
+    moment = runtime.moment
+    seconds = max(moment.seconds, 1e-9)
+    return {
+        "run": str(folder.path),
+        "env": config.env,
+        "algo": config.algo,
+        "runtime": config.runtime,
+        "seed": config.seed,
+        "steps": moment.step,
+        "updates": moment.updates,
+        "seconds": round(moment.seconds, 3),
+        "steps_per_s": round(moment.step / seconds, 1),
+        "updates_per_s": round(moment.updates / seconds, 1),
+        "ratio": round(runtime.ratio(), 4),
+        "return_mean": moment.return_mean,
+        "eval_return_mean": None,
+    }
+
+
+def _evaluated(parts: Parts, config: Config, env: Any, is_quiet: bool) -> float | None:
+    if not config.eval_episodes or not _can_evaluate(env):
+        return None
+    with Progress(config.eval_episodes, "evaluation", is_quiet) as progress:
+        played: list[Episode] = []
+
+        def show(episode: Episode) -> None:
+            played.append(episode)
+            progress.update(len(played), math.fsum(e.ret for e in played) / len(played))
+
+        evaluate(parts.actor.infer, config, env, config.eval_episodes, on_episode=show)
+    return math.fsum(episode.ret for episode in played) / len(played)
+
+
+def _can_evaluate(env: Any) -> bool:
+    """A VectorEnv object goes on in the middle of training episodes: it cannot be evaluated on the side."""
+    return not hasattr(env, "num_envs") or isinstance(env, type)
+
+
+def name_of(env: Any) -> str:
+    """What an env is called in logs and errors."""
+    if isinstance(env, str):
+        return env
+    spec = getattr(env, "spec", None)
+    return str(getattr(spec, "id", None) or getattr(env, "__name__", type(env).__name__))
+
+
+def lanes_of(env: Any) -> int | None:
+    """An env object serves one lane, a VectorEnv those it has; None where the settings decide."""
+    if not hasattr(env, "step") or isinstance(env, type):
+        return None
+    return int(getattr(env, "num_envs", 1))
+
+
+def exit_code(run: Run) -> int:
+    """130 and 143 tell that a signal ended it."""
+    return {None: 0, signal.SIGINT: 130, signal.SIGTERM: 143}[run.signal]

@@ -1,0 +1,276 @@
+"""Copies of an env in one process, stepped one after the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from freewheel.errors import ConfigError
+from freewheel.spec import Space
+from freewheel.worlds.check import (
+    Find,
+    Where,
+    close_all,
+    fill,
+    obs_leaves,
+    parts_of,
+    read_flags,
+    read_reset,
+    read_rewards,
+    refuse_step,
+)
+from freewheel.worlds.seeds import episode_seed, lane_key
+from freewheel.worlds.world import TIMEOUT_S, Array, Ended, Obs, Ready
+
+# Actions kept of each lane's episode, to play it again on resume. Longer than any Atari episode; bounds the memory of
+# an env whose episodes never end.
+KEPT_ACTIONS = 200_000
+
+
+class InlineWorld:
+    """One lane per env. recv steps the envs that were sent an action; one that ends an episode is reset at once.
+
+    Every episode has its own seed, so its actions are all that is needed to come back to any point of it.
+    `owns_envs=False` leaves the envs open for whoever made them.
+    """
+
+    may_rest = True
+
+    def __init__(
+        self, envs: Sequence[gymnasium.Env[Any, Any]], seed: int, name: str, *, owns_envs: bool = True
+    ) -> None:
+        self.name = name
+        self.num_lanes = len(envs)
+        self.obs_space = envs[0].observation_space
+        self.action_space = envs[0].action_space
+        self._leaves = obs_leaves(name, self.obs_space, self.action_space)
+        _check_alike(name, envs)
+        self._envs = list(envs)
+        self._owns_envs = owns_envs
+        self._steps = [env.step for env in envs]
+        self._keys = [lane_key(seed, lane) for lane in range(self.num_lanes)]
+        self._episodes = [-1] * self.num_lanes
+        self._seeds = [0] * self.num_lanes
+        self._histories: list[deque[Any]] = [deque(maxlen=KEPT_ACTIONS) for _ in envs]
+        self._logs = [_logger(history, self.action_space) for history in self._histories]
+        self._order = list(range(self.num_lanes))
+        self._ids = np.arange(self.num_lanes)
+        # The newest observation, reward and first of every lane, by lane.
+        self._obs: Obs = {leaf.name: np.zeros((self.num_lanes, *leaf.shape), leaf.dtype) for leaf in self._leaves}
+        self._reward = np.zeros(self.num_lanes, np.float32)
+        self._first = np.zeros(self.num_lanes, np.bool_)
+        self._pending: dict[int, Any] = {}  # lane -> the action it was sent
+        # Lanes that recv gives without a step, and whether they begin an episode first.
+        self._fresh = dict.fromkeys(range(self.num_lanes), True)
+
+    def send(self, lanes: Array, actions: Array) -> None:
+        ids, num_before = lanes.tolist(), len(self._pending)
+        self._pending.update(zip(ids, self._apart(actions), strict=True))
+        if len(self._pending) != num_before + len(ids) or not self._fresh.keys().isdisjoint(ids):
+            raise ValueError(f"{self.name}: send() names a lane among {ids} that does not wait for an action.")
+
+    def recv(self, timeout_s: float = TIMEOUT_S) -> Ready:
+        """The lanes that were sent an action, after their step; the time limit cannot interrupt an env in this process."""
+        if self._fresh:
+            return self._give_fresh()
+        if not self._pending:
+            raise ValueError(f"{self.name}: recv() has no lane to wait for. Send an action to a lane first.")
+        lanes, actions = list(self._pending), self._pending.values()
+        if lanes == self._order:  # results land where they are kept
+            ids, steps, logs = self._ids, self._steps, self._logs
+            obs, reward, first = self._obs, self._reward, self._first
+        else:
+            ids, steps, logs = np.array(lanes), [self._steps[i] for i in lanes], [self._logs[i] for i in lanes]
+            obs = self._rows(len(lanes))
+            reward, first = np.empty(len(lanes), np.float32), np.empty(len(lanes), np.bool_)
+        results: list[Any] = []
+        keep = results.append
+        try:
+            for step, log, action in zip(steps, logs, actions, strict=True):
+                log(action)
+                keep(step(action))
+        except Exception as error:
+            raise self._where(lanes[len(results)]).raised("step", error) from error
+        self._pending.clear()
+
+        def find(i: int) -> Where:
+            return self._where(lanes[i])
+
+        try:
+            observed, rewards, terminated, truncated, _ = zip(*results, strict=True)
+        except (TypeError, ValueError):
+            refuse_step(results, find)
+        self._read(observed, obs, find)
+        read_rewards(rewards, reward, find)
+        are_terminated = read_flags("terminated", terminated, find)
+        are_truncated = read_flags("truncated", truncated, find)
+        first[:] = False
+        ready = Ready(ids, obs, reward, first, None)
+        if any(are_terminated) or any(are_truncated):
+            ready.ended = self._end(ready, are_terminated, are_truncated)
+        if obs is not self._obs:
+            for name, rows in obs.items():
+                self._obs[name][ids] = rows
+            self._reward[ids], self._first[ids] = reward, first
+        return ready
+
+    def close(self) -> None:
+        envs, self._envs = self._envs, []
+        if self._owns_envs:
+            close_all(self.name, envs)
+
+    def state(self) -> dict[str, Array]:
+        """Each lane's episode as its seed and the actions taken so far, and the observation these must lead to."""
+        dtype, shape = self.action_space.dtype, self.action_space.shape or ()
+        taken = [action for history in self._histories for action in history]
+        return {
+            "episode": np.array(self._episodes),
+            "seed": np.array(self._seeds),
+            "num_taken": np.array([len(history) for history in self._histories]),
+            "taken": np.array(taken, dtype).reshape(-1, *shape),
+            "pending": np.array(list(self._pending), np.int64),
+            "pending_action": np.array(list(self._pending.values()), dtype).reshape(-1, *shape),
+            "begins": np.array([self._fresh.get(lane, False) for lane in self._order]),
+            "reward": self._reward.copy(),
+            "first": self._first.copy(),
+            **{name: rows.copy() for name, rows in self._obs.items()},
+        }
+
+    def set_state(self, state: dict[str, Array] | None) -> list[int]:
+        """Plays each lane's episode again and compares what it sees bit for bit."""
+        self._pending.clear()
+        self._fresh = dict.fromkeys(self._order, True)
+        if state is None:
+            return []
+        if not self._is_ours(state):
+            # Go on with episodes that were not played before.
+            self._episodes = [int(state["episode"].max())] * self.num_lanes
+            return []
+        self._episodes = state["episode"].tolist()
+        starts = np.cumsum(state["num_taken"]) - state["num_taken"]
+        exact = []
+        for lane in self._order:
+            if state["begins"][lane]:
+                exact.append(lane)
+                continue
+            taken = state["taken"][starts[lane] :][: state["num_taken"][lane]]
+            if self._replay(lane, int(state["seed"][lane]), taken, {name: state[name][lane] for name in self._obs}):
+                self._reward[lane], self._first[lane] = state["reward"][lane], state["first"][lane]
+                self._fresh[lane] = False
+                exact.append(lane)
+        for lane, action in zip(state["pending"].tolist(), self._apart(state["pending_action"]), strict=True):
+            if self._fresh[lane] is False:
+                del self._fresh[lane]
+                self._pending[lane] = action
+        return exact
+
+    def _is_ours(self, state: dict[str, Array]) -> bool:
+        kept = {**self._obs, "episode": self._ids}
+        return all(name in state and state[name].shape == rows.shape for name, rows in kept.items())
+
+    def _replay(self, lane: int, seed: int, taken: Array, goal: Obs) -> bool:
+        history, step = self._histories[lane], self._steps[lane]
+        history.clear()
+        if len(taken) == KEPT_ACTIONS:
+            return False  # the first ones may be lost
+        try:
+            observed = self._reset(lane, seed)
+            for action in self._apart(taken):
+                history.append(action)
+                observed, _, terminated, truncated, _ = step(action)
+                if terminated or truncated:
+                    return False
+            seen = self._read([observed], self._rows(1), lambda _: self._where(lane))
+        except Exception:
+            return False  # an env that went another way may fail on it; the lane begins again
+        for name, rows in seen.items():
+            self._obs[name][lane] = rows[0]
+        return all(rows.tobytes() == goal[name].tobytes() for name, rows in seen.items())
+
+    def _give_fresh(self) -> Ready:
+        lanes = list(self._fresh)
+        begin = [lane for lane in lanes if self._fresh[lane]]
+        if begin:
+            for name, rows in self._begin(begin).items():
+                self._obs[name][begin] = rows
+            self._reward[begin], self._first[begin] = 0, True
+        self._fresh.clear()
+        if lanes == self._order:
+            return Ready(self._ids, self._obs, self._reward, self._first, None)
+        ids = np.array(lanes)
+        obs = {name: rows[ids] for name, rows in self._obs.items()}
+        return Ready(ids, obs, self._reward[ids], self._first[ids], None)
+
+    def _end(self, ready: Ready, terminated: Sequence[bool], truncated: Sequence[bool]) -> Ended:
+        """Takes the final rows out of these and puts the first of the next episodes in their place."""
+        over = [i for i, flags in enumerate(zip(terminated, truncated, strict=True)) if any(flags)]
+        ended = Ended(
+            ready.lanes[over],
+            {name: rows[over] for name, rows in ready.obs.items()},
+            ready.reward[over],
+            np.array([terminated[i] for i in over], np.bool_),
+            np.array([truncated[i] for i in over], np.bool_),
+        )
+        for name, rows in self._begin(ended.lanes.tolist()).items():
+            ready.obs[name][over] = rows
+        ready.reward[over] = 0
+        ready.first[over] = True
+        return ended
+
+    def _begin(self, lanes: list[int]) -> Obs:
+        """The first observations of the next episodes of these lanes."""
+        observed = []
+        for lane in lanes:
+            self._episodes[lane] += 1
+            observed.append(self._reset(lane, episode_seed(self._keys[lane], self._episodes[lane])))
+        return self._read(observed, self._rows(len(lanes)), lambda i: self._where(lanes[i]))
+
+    def _reset(self, lane: int, seed: int) -> Any:
+        self._seeds[lane] = seed
+        self._histories[lane].clear()
+        try:
+            result = self._envs[lane].reset(seed=seed)
+        except Exception as error:
+            raise self._where(lane).raised("reset", error) from error
+        return read_reset(result, self._where, lane)
+
+    def _rows(self, count: int) -> Obs:
+        return {leaf.name: np.empty((count, *leaf.shape), leaf.dtype) for leaf in self._leaves}
+
+    def _read(self, observed: Sequence[Any], out: Obs, find: Find) -> Obs:
+        for leaf in self._leaves:
+            fill(leaf, parts_of(leaf, observed, find) if leaf.path else observed, out[leaf.name], find)
+        return out
+
+    def _apart(self, actions: Array) -> list[Any]:
+        """One action per lane that is the env's own, whatever becomes of the array."""
+        if isinstance(self.action_space, spaces.Discrete):
+            plain: list[Any] = actions.tolist()  # an int is what Discrete holds, and the cheapest to look at
+            return plain
+        return list(np.array(actions, self.action_space.dtype))
+
+    def _where(self, lane: int) -> Where:
+        return Where(self.name, lane, len(self._histories[lane]), self._seeds[lane])
+
+
+def _logger(history: deque[Any], action_space: Space) -> Callable[[Any], None]:
+    if isinstance(action_space, spaces.Discrete):
+        return history.append
+    return lambda action: history.append(action.copy())  # the env may write into the one it is given
+
+
+def _check_alike(name: str, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+    for lane, env in enumerate(envs):
+        if any(env is other for other in envs[:lane]):
+            raise ConfigError(f"{name} gave the same env for two lanes. Let the factory make a new one at each call.")
+        for kind in ("observation_space", "action_space"):
+            mine, theirs = getattr(env, kind), getattr(envs[0], kind)
+            if mine != theirs:
+                raise ConfigError(
+                    f"{name}: lane {lane} has the {kind} {mine}, lane 0 has {theirs}. All lanes share one."
+                )

@@ -1,0 +1,212 @@
+"""From what the user gives to a world: a Gymnasium id, an env, a factory, an import string, or a vector env."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from freewheel.config import WorldConfig
+from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.worlds.check import close_all
+from freewheel.worlds.find import find_import, find_spec, is_import, missing_package
+from freewheel.worlds.inline import InlineWorld
+from freewheel.worlds.vector import Vector, VectorWorld
+from freewheel.worlds.world import World
+
+Env = gymnasium.Env[Any, Any]
+Factory = Callable[..., Any]
+Made = TypeVar("Made")
+AnyEnv = str | Env | Vector | Factory
+
+
+def make_world(env: AnyEnv, config: WorldConfig, seed: int) -> World:
+    """The world of `config.lanes` lanes; a vector env that was given as an object keeps the number it has."""
+    name, kwargs = env_name(env), _kwargs(config)
+    if config.kind not in ("auto", "inline", "vector"):
+        raise ConfigError(f"world.kind={config.kind!r} is not one of auto, inline and vector.")
+    if config.lanes < 1:
+        raise ConfigError(f"world.lanes={config.lanes} must be at least 1.")
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        _refuse(name, "is a vector env", inline=config.kind == "inline", kwargs=kwargs, limit=config.max_episode_steps)
+        return VectorWorld(env, seed, name, owns_env=False)
+    if isinstance(env, gymnasium.Env):
+        _refuse(name, "is one env", vector=config.kind == "vector", kwargs=kwargs)
+        if config.lanes > 1:
+            raise ConfigError(
+                f"{name} is one env and can serve one lane, not world.lanes={config.lanes}. "
+                "Give a function that makes one, or set world.lanes to 1."
+            )
+        return InlineWorld([make_env(env, config)], seed, name, owns_envs=False)
+    factory = find_import(env) if isinstance(env, str) and is_import(env) else env
+    takes_lanes = _has_vector_only(factory) if isinstance(factory, str) else _makes_vector(factory)
+    if config.kind == "vector" or (config.kind == "auto" and takes_lanes):
+        return _make_vector_world(name, factory, config, kwargs, seed)
+    if takes_lanes:
+        raise ConfigError(f"{name} makes a vector env, so world.kind=inline cannot be. Set it to auto or vector.")
+    envs: list[Env] = []
+    try:
+        for _ in range(config.lanes):
+            envs.append(make_env(factory, config, name=name))
+        return InlineWorld(envs, seed, name)
+    except BaseException:
+        close_all(name, envs)
+        raise
+
+
+def make_env(env: AnyEnv, config: WorldConfig, render_mode: str | None = None, *, name: str | None = None) -> Env:
+    """One plain env, as a lane has it; to evaluate or to watch. An env given as an object is that object."""
+    name, kwargs = name or env_name(env), _kwargs(config)
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise ConfigError(
+            f"{name} is a vector env; one plain env is needed here. Give its id or a function that makes one."
+        )
+    if isinstance(env, gymnasium.Env):
+        return _limited(_rendering(env, name, render_mode), config)
+    if isinstance(env, str) and not is_import(env):
+        spec = find_spec(env)
+        # The world resets before it steps, and checks what comes back for all lanes at once.
+        spec.order_enforce = False
+        if render_mode is not None:
+            kwargs["render_mode"] = render_mode
+        limit = config.max_episode_steps or None
+        return _called(name, lambda: gymnasium.make(spec, limit, disable_env_checker=True, **kwargs), spec)
+    factory = find_import(env) if isinstance(env, str) else env
+    if _makes_vector(factory):
+        raise ConfigError(f"{name} makes a vector env; one plain env is needed here. Give a function that makes one.")
+    if render_mode is not None and _takes(factory, "render_mode"):
+        kwargs["render_mode"] = render_mode
+    made = _called(name, lambda: factory(**kwargs))
+    if not isinstance(made, gymnasium.Env):
+        raise ConfigError(
+            f"{name} made {type(made).__name__}, which is not a gymnasium.Env. "
+            "Let it return one; envs of the older gym package are converted by shimmy."
+        )
+    return _limited(_rendering(made, name, render_mode), config)
+
+
+def env_name(env: AnyEnv) -> str:
+    """What an env is called in messages, logs and run folders."""
+    if isinstance(env, str):
+        return env
+    if isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)):
+        spec = env.spec
+        return spec.id if spec is not None else type(env.unwrapped).__name__
+    if not callable(env):
+        raise ConfigError(
+            f"{env!r} ({type(env).__name__}) is no env. Give a Gymnasium id, an env, a function that makes one, "
+            "or the name of such a function as module:function."
+        )
+    return str(getattr(env, "__qualname__", type(env).__name__))
+
+
+def _make_vector_world(
+    name: str, env: str | Factory, config: WorldConfig, kwargs: dict[str, Any], seed: int
+) -> VectorWorld:
+    made = _make_vector(name, env, config, kwargs)
+    try:
+        if made.num_envs != config.lanes:
+            raise ConfigError(
+                f"{name} made {made.num_envs} envs, not world.lanes={config.lanes}. Let it take num_envs."
+            )
+        return VectorWorld(made, seed, name)
+    except BaseException:
+        close_all(name, [made])
+        raise
+
+
+def _make_vector(name: str, env: str | Factory, config: WorldConfig, kwargs: dict[str, Any]) -> Vector:
+    if isinstance(env, str):
+        spec = find_spec(env)
+        if spec.vector_entry_point is None:
+            raise ConfigError(
+                f"{name} has no vector env of its own. Set world.kind to inline for copies in one process."
+            )
+        if config.max_episode_steps:
+            kwargs["max_episode_steps"] = config.max_episode_steps
+        mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
+        return _called(name, lambda: gymnasium.make_vec(spec, config.lanes, mode, **kwargs), spec)
+    _refuse(name, "makes its own vector env", limit=config.max_episode_steps)
+    if _makes_vector(env):
+        kwargs["num_envs"] = config.lanes
+    made = _called(name, lambda: env(**kwargs))
+    if not isinstance(made, gymnasium.vector.VectorEnv):
+        raise ConfigError(
+            f"{name} made {type(made).__name__}, and world.kind=vector needs a gymnasium.vector.VectorEnv. "
+            "Let it take num_envs and return one, or set world.kind to inline."
+        )
+    return made
+
+
+def _has_vector_only(env_id: str) -> bool:
+    spec = find_spec(env_id)
+    return spec.entry_point is None and spec.vector_entry_point is not None
+
+
+def _called(name: str, make: Callable[[], Made], spec: EnvSpec | None = None) -> Made:
+    """What `make` makes; its failure is the env's, unless a package is missing."""
+    try:
+        return make()
+    except FreewheelError:
+        raise
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        raise ConfigError(missing_package(name, error, spec)) from error
+    except Exception as error:
+        raise EnvError(
+            f"{name} raised {type(error).__name__} while it was made: {error}. Check its arguments in world.kwargs."
+        ) from error
+
+
+def _kwargs(config: WorldConfig) -> dict[str, Any]:
+    try:
+        given = json.loads(config.kwargs)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"world.kwargs={config.kwargs!r} is not JSON: {error}.") from error
+    if not isinstance(given, dict):
+        raise ConfigError(f'world.kwargs={config.kwargs!r} must be a JSON object such as {{"gravity": 9.8}}.')
+    return given
+
+
+def _refuse(name: str, what: str, **unusable: Any) -> None:
+    """Settings that this env would have to ignore."""
+    flags = {
+        "inline": "world.kind=inline",
+        "vector": "world.kind=vector",
+        "kwargs": "world.kwargs",
+        "limit": "world.max_episode_steps",
+    }
+    found = [flags[key] for key, value in unusable.items() if value]
+    if found:
+        raise ConfigError(
+            f"{name} {what}, so {' and '.join(found)} cannot be used. Leave it out, or give the env's id."
+        )
+
+
+def _makes_vector(factory: Factory) -> bool:
+    if inspect.isclass(factory):
+        return issubclass(factory, gymnasium.vector.VectorEnv)
+    return _takes(factory, "num_envs")
+
+
+def _takes(factory: Factory, argument: str) -> bool:
+    try:
+        return argument in inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return False  # a builtin that does not tell
+
+
+def _rendering(env: Env, name: str, render_mode: str | None) -> Env:
+    if render_mode is not None and env.render_mode != render_mode:
+        raise ConfigError(
+            f"{name} has render_mode={env.render_mode!r}, and {render_mode!r} is needed to show it. "
+            "Let the function that makes it take render_mode."
+        )
+    return env
+
+
+def _limited(env: Env, config: WorldConfig) -> Env:
+    return gymnasium.wrappers.TimeLimit(env, config.max_episode_steps) if config.max_episode_steps else env
