@@ -83,7 +83,9 @@ def train(
     if resume is not None:
         return _resume(env, given, resume, callbacks, body, loss, is_quiet)
     if env is None:
-        raise ConfigError("train() needs an env: a Gymnasium id, module:function, a function that makes an env, or an env.")
+        raise ConfigError(
+            "train() needs an env: a Gymnasium id, module:function, a function that makes an env, or an env."
+        )
     lanes = lanes_of(env)
     if lanes is not None:
         given.setdefault("world.lanes", lanes)

@@ -221,7 +221,7 @@ def test_a_rebuilt_tree_draws_the_same() -> None:
     for _ in range(40):
         first.update_priorities(first.sample(), rng.exponential(size=64).astype(np.float32))
     second = Replay(pair.lanes, 64, prioritized=True, seed=4)  # as a restarted learner would
-    second.set_random_state(first.random_state())
+    second.set_state(first.state())
     for _ in range(10):
         one, two = first.sample(), second.sample()
         np.testing.assert_array_equal(one.array("row"), two.array("row"))
@@ -231,9 +231,9 @@ def test_a_rebuilt_tree_draws_the_same() -> None:
 def test_a_prefetching_replay_has_no_state_to_save() -> None:
     replay = Replay(filled().lanes, 8, prefetch=1)
     with pytest.raises(ReplayError, match="prefetch=0"):
-        replay.random_state()
+        replay.state()
     with pytest.raises(ReplayError, match="prefetch=0"):
-        replay.set_random_state([1, 2, 3, 4])
+        replay.set_state({"random": [1, 2, 3, 4], "max_priority": 1.0})
 
 
 @pytest.mark.parametrize("prioritized", [False, True])

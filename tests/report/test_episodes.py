@@ -98,8 +98,9 @@ def test_a_saved_state_goes_on_exactly() -> None:
     assert other.state() == one.state()
     assert other.return_mean == one.return_mean
     assert add(other, {}, over=ended((1, 0.1))) == add(one, {}, over=ended((1, 0.1)))
-    one.forget_running()
-    assert add(one, {}, over=ended((1, 0.5)))[0].ret == 0.5
+    add(one, {0: 3.0, 1: 3.0})
+    one.forget_running(np.array([1]))
+    assert [episode.ret for episode in add(one, {}, over=ended((1, 0.5), (0, 0.5)))] == [0.5, 3.5]
 
 
 @pytest.mark.parametrize(

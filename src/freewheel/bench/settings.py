@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -14,6 +15,7 @@ from freewheel.errors import ConfigError
 OBS = ("f32[8]", "f32[171]", "u8[4,84,84]")
 BATCHES = (32, 256, 1024, 4096)
 SIZES = ("0.1M", "1.7M")
+UPDATE_BATCHES = (128, 512)
 
 NUM_LANES = 64
 VECTOR_ROWS, PIXEL_ROWS = 1_000_000, 100_000
@@ -95,6 +97,81 @@ class LedgerSettings:
 
     seconds: float = 0.2
     """Length of each measurement in a round."""
+
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the result as a JSON object on the last line."""
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """One whole DQN update on one core, ours eager and compiled, against plain torch and JAX."""
+
+    ours: Annotated[tuple[str, ...], comma_list("FORM,FORM")] = ("eager", "compiled")
+    """Forms of ours: eager, compiled. Compiling takes half a minute or more for each batch size."""
+
+    against: Annotated[tuple[str, ...] | None, comma_list("WAY,WAY")] = None
+    """Ways: eager, eager_fused, compile_module, jax_jit, jax_scan32; none; or all."""
+
+    batches: Annotated[tuple[int, ...], comma_list("ROWS,ROWS", int)] = UPDATE_BATCHES
+    """Rows in a batch."""
+
+    rounds: int = 7
+    """Rounds; a figure is the median over them."""
+
+    seconds: float = 0.5
+    """Length of each measurement in a round."""
+
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the result as a JSON object on the last line."""
+
+
+@dataclass(frozen=True)
+class DqnSettings:
+    """Sequential DQN training on CartPole-v1 from end to end, ours against another project's at the same ratio."""
+
+    against: Annotated[tuple[str, ...] | None, comma_list("PEER")] = None
+    """Peers to run: sb3; none; or all that 'make peers' has installed."""
+
+    lanes: Annotated[tuple[int, ...], comma_list("LANES,LANES", int)] = (1, 8, 32)
+    """Numbers of envs that ours is tried with, eager and compiled, on one thread."""
+
+    forms: Annotated[tuple[str, ...], comma_list("FORM,FORM")] = ("eager", "compiled")
+    """Forms of ours: eager, compiled."""
+
+    envs: Annotated[tuple[int, ...], comma_list("ENVS,ENVS", int)] = (1, 8, 32)
+    """Numbers of envs that a peer is tried with."""
+
+    threads: Annotated[tuple[int, ...], comma_list("THREADS,THREADS", int)] = (1, 2)
+    """Numbers of torch's threads that a peer is tried with."""
+
+    rounds: int = 3
+    """Rounds; the first tries every configuration, the others repeat the two best of each side."""
+
+    seconds: float = 20.0
+    """Length of each window; it opens when training is under way."""
+
+    warm_s: float = 4.0
+    """How long training has been under way when the window opens."""
+
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the result as a JSON object on the last line."""
+
+
+@dataclass(frozen=True)
+class LearnSettings:
+    """Train the table of envs and algorithms, and hold each median return against its published figure."""
+
+    only: Annotated[tuple[str, ...] | None, comma_list("NAME,NAME")] = None
+    """Rows of the table by name (CartPole-v1/dqn), by env or by algorithm; or all."""
+
+    seeds: Annotated[tuple[int, ...], comma_list("SEED,SEED", int)] = (0, 1, 2)
+    """A row's figure is the median over these."""
+
+    jobs: int = 2
+    """Trainings that run at the same time, each on one thread."""
+
+    out: Path | None = None
+    """File that keeps finished trainings; those it already holds are not run again."""
 
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print the result as a JSON object on the last line."""

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tyro
 
-from freewheel.bench.settings import LedgerSettings, ReplaySettings, WeightsSettings
+from freewheel.bench.settings import (
+    DqnSettings,
+    LearnSettings,
+    LedgerSettings,
+    ReplaySettings,
+    UpdateSettings,
+    WeightsSettings,
+)
 from freewheel.run.threads import limit_threads
 
+# Each benchmark is a module of freewheel.bench with a run(settings); it is imported only when it is called.
+SETTINGS: dict[str, Callable[..., Any]] = {
+    "replay": ReplaySettings,
+    "weights": WeightsSettings,
+    "ledger": LedgerSettings,
+    "update": UpdateSettings,
+    "dqn": DqnSettings,
+    "learn": LearnSettings,
+}
 
-def main(arguments: Sequence[str]) -> None:
+
+def main(arguments: Sequence[str]) -> int:
     settings = tyro.extras.subcommand_cli_from_dict(
-        {"replay": ReplaySettings, "weights": WeightsSettings, "ledger": LedgerSettings},
+        SETTINGS,
         prog="freewheel bench",
         description="Measure our parts against other projects' parts, in interleaved rounds of one run.",
         args=list(arguments),
     )
     limit_threads(1)  # before torch is imported
-    if isinstance(settings, ReplaySettings):
-        from freewheel.bench import replay
-
-        replay.run(settings)
-    elif isinstance(settings, WeightsSettings):
-        from freewheel.bench import weights
-
-        weights.run(settings)
-    else:
-        from freewheel.bench import ledger
-
-        ledger.run(settings)
+    name = next(name for name, kind in SETTINGS.items() if kind is type(settings))
+    done = importlib.import_module(f"freewheel.bench.{name}").run(settings)
+    if isinstance(settings, LearnSettings):
+        return 0 if all(row.has_passed for row in done) else 1
+    return 0

@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 class RunArgs:
     """Which agent acts, and in what."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Name of a run, its folder, or the folder of one checkpoint."""
 
     env: str | None = None
-    """Another env with the same spaces; the default is the one it was trained on."""
+    """Another env with the same spaces; by default the one it was trained on."""
 
     kwargs: str | None = None
-    """Arguments for making the env, as a JSON object; the default are the run's."""
+    """Arguments for making the env, as a JSON object; by default the run's."""
 
     seed: int | None = None
-    """Seed of the episodes; the default are those of the evaluation after training."""
+    """Seed of the episodes; by default that of the evaluation after training."""
 
     root: Path = DEFAULT_ROOT
     """Where the runs are."""

@@ -31,7 +31,7 @@ class PlayArgs(RunArgs):
     """
 
     out: Path | None = None
-    """File that ends in .gif or .mp4; the default is play.gif in the run's folder. An older one is replaced."""
+    """File that ends in .gif or .mp4; by default play.gif in the run's folder. An older one is replaced."""
 
     episodes: int = 1
     """How many, one after the other."""
@@ -40,10 +40,10 @@ class PlayArgs(RunArgs):
     """Cut each episode after so many steps."""
 
     fps: float | None = None
-    """Steps shown per second; the default is what the env says, or 30."""
+    """Steps shown per second; by default what the env says, or 30."""
 
     size: int | None = None
-    """Longest side in pixels; the default is the env's own, but at most 400 in a GIF."""
+    """Longest side in pixels; by default the env's own, but at most 400 in a GIF."""
 
 
 @dataclass
@@ -92,10 +92,10 @@ def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[T
     env = _make(agent)
     try:
         check_spaces(agent, env.observation_space, env.action_space)
-        fps = float(args.fps or env.metadata.get("render_fps") or FPS)
+        fps = args.fps or _fps_of(env)
         takes = [Take() for _ in range(args.episodes)]
         with (
-            Film(out, fps, args.size) as film,
+            Film(out, fps, args.size, agent.env) as film,
             Progress(args.episodes * args.max_steps, f"play {agent.env}", args.quiet) as progress,
         ):
             for number, take in enumerate(takes):
@@ -107,6 +107,7 @@ def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[T
                     progress.update(sum(each.length for each in takes), take.ret)
 
                 _play(agent, env, episode_seed(key, number), args.max_steps, take, show)
+            progress.close(sum(take.length for take in takes))
         return film, fps, takes
     finally:
         close_all(agent.env, [env])
@@ -142,28 +143,36 @@ def _make(agent: Agent) -> Any:
         ("PYGAME_HIDE_SUPPORT_PROMPT", "1"),
     ):
         os.environ.setdefault(name, value)
-    no_images = ConfigError(
-        f"{agent.env} cannot be filmed: it does not draw images (render_mode='rgb_array'). Let it take render_mode, name "
-        "rgb_array in metadata['render_modes'], and give an array of uint8 [height, width, 3] from render()."
-    )
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="(?s).*render_mode")  # our error says it
             env = make_env(agent.env, agent.config.world, "rgb_array")
     except EnvError as error:
-        if isinstance(error.__cause__, TypeError) and "'render_mode'" in str(error.__cause__):
-            raise no_images from error
+        if isinstance(error.__cause__, TypeError) and "argument 'render_mode'" in str(error.__cause__):
+            raise _no_images(agent.env) from error
         raise
     modes = env.metadata.get("render_modes", ())
     if env.render_mode != "rgb_array" or (modes and "rgb_array" not in modes):
         env.close()
-        raise no_images
+        raise _no_images(agent.env)
     return env
+
+
+def _fps_of(env: Any) -> float:
+    told = env.metadata.get("render_fps")
+    return float(told) if isinstance(told, (int, float)) and told > 0 else FPS
+
+
+def _no_images(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name} cannot be filmed: it does not draw images (render_mode='rgb_array'). Let it take render_mode, name "
+        "rgb_array in metadata['render_modes'], and give an array of uint8 [height, width, 3] from render()."
+    )
 
 
 @contextmanager
 def _env_speaks(name: str, method: str, spec: Any) -> Iterator[None]:
-    """What an env raises is its own, unless a package is missing."""
+    """What an env raises is its own, unless it cannot draw or a package is missing."""
     from gymnasium.error import DependencyNotInstalled
 
     from freewheel.worlds.find import missing_package
@@ -175,9 +184,9 @@ def _env_speaks(name: str, method: str, spec: Any) -> Iterator[None]:
     except (ImportError, DependencyNotInstalled) as error:
         raise ConfigError(missing_package(name, error, spec)) from error
     except Exception as error:
-        raise EnvError(
-            f"{name} raised {type(error).__name__} in {method}(): {error}. The traceback above shows the line of the env."
-        ) from error
+        if method == "render" and isinstance(error, NotImplementedError):
+            raise _no_images(name) from error
+        raise EnvError(f"{name} raised {type(error).__name__} in {method}(): {error}. Mend it there.") from error
 
 
 def _table(result: dict[str, Any], film: Film, takes: Sequence[Take]) -> str:

@@ -22,10 +22,12 @@ SHORT = {"--compile": "--learner.compile", "--lanes": "--world.lanes", "--lr": "
 
 @dataclass(frozen=True)
 class TrainArgs(Config):
-    """Train an agent. Settings of a preset, where there is one for the env, are the defaults below."""
+    """Train an agent. ENV is a Gymnasium id, or module:function that makes the env; with --resume there is none.
 
-    env: tyro.conf.Positional[str] = ""
-    """Gymnasium id, or module:function that makes the env; not needed with --resume."""
+    Where there is a preset for the env, its settings are the defaults below.
+    """
+
+    env: tyro.conf.Suppress[str] = ""
 
     preset: str = "auto"
     """auto: the env's own, if there is one; none; a preset's name; or a TOML file."""
@@ -44,24 +46,29 @@ OURS = ("preset", "resume", "json", "quiet")
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = [SHORT.get(word.partition("=")[0], word.partition("=")[0]) + word[len(word.partition("=")[0]) :] for word in arguments]
+    words = [_long(word) for word in arguments]
+    env = words.pop(0) if words and not words[0].startswith("-") else ""
     named = given_names(words)
-    args = tyro.cli(TrainArgs, prog="freewheel train", args=words, default=_defaults(words))
+    args = tyro.cli(TrainArgs, prog="freewheel train ENV", args=words, default=_defaults(env, words))
     given = {name: value_of(args, name) for name in named if name in known()}
-    given.pop("env", None)
     limit_threads(args.learner.threads)  # before torch is imported
     from freewheel.train import exit_code, train
 
     if args.resume is not None:
-        if args.env:
-            raise ConfigError(f"--resume {args.resume} goes on with that run's env; leave {args.env} out.")
+        if env:
+            raise ConfigError(f"--resume {args.resume} goes on with that run's env; leave {env} out.")
         run = train(resume=args.resume, settings=given, is_quiet=args.quiet)
     else:
-        if not args.env:
+        if not env:
             raise ConfigError("an env is needed: freewheel train CartPole-v1, or module:function. Or --resume RUN.")
-        run = train(args.env, settings=given, preset=args.preset, is_quiet=args.quiet)
+        run = train(env, settings=given, preset=args.preset, is_quiet=args.quiet)
     _show(run.result, args.json)
     return exit_code(run)
+
+
+def _long(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return SHORT.get(name, name) + equals + value
 
 
 def given_names(words: Sequence[str]) -> list[str]:
@@ -77,23 +84,16 @@ def given_names(words: Sequence[str]) -> list[str]:
     return found
 
 
-def _defaults(words: Sequence[str]) -> TrainArgs:
-    """The preset's settings, so that --help shows what will be used. Wrong names and values are left to the parser."""
-    env = next((word for word in words if not word.startswith("-")), "")
-    given = {name: word for name in ("algo", "preset") if (word := _value(words, name)) is not None}
-    preset = given.pop("preset", "auto")
-    try:
-        config = assemble(env, given, preset)
-    except ConfigError:
-        if preset != "auto":
-            raise
-        return TrainArgs(env="")
+def _defaults(env: str, words: Sequence[str]) -> TrainArgs:
+    """The preset's settings, so that --help shows what will be used."""
+    algo, preset = _value(words, "algo"), _value(words, "preset") or "auto"
+    config = assemble(env, {} if algo is None else {"algo": algo}, preset)
     values = {f.name: getattr(config, f.name) for f in fields(Config)}
-    return TrainArgs(**{**values, "env": "", "preset": preset})
+    return TrainArgs(**{**values, "preset": preset})
 
 
 def _value(words: Sequence[str], name: str) -> str | None:
-    for word, following in zip(words, [*words[1:], None], strict=True):
+    for word, following in zip(words, [*words[1:], None], strict=False):
         if word == f"--{name}":
             return following
         if word.startswith(f"--{name}="):

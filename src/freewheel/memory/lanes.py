@@ -81,7 +81,9 @@ class Lanes:
             for first, count in self.core.used():
                 self._fill(file, first, count, path)
             if file.tell() != size:
-                raise CheckpointError(f"{path} has {size} bytes, these lanes take {file.tell()}: it is another replay's.")
+                raise CheckpointError(
+                    f"{path} has {size} bytes, these lanes take {file.tell()}: it is another replay's."
+                )
 
     def _fill(self, file: BinaryIO, first: int, count: int, path: Path) -> None:
         for part in range(0, count, COPY_BYTES):

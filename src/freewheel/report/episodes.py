@@ -119,7 +119,7 @@ class Episodes:
         self._window = deque(window, maxlen=WINDOW)
         self.num_finished = num_finished
 
-    def forget_running(self) -> None:
-        """Drops what running episodes have counted, when their envs begin anew."""
-        self._returns[:] = 0.0
-        self._lengths[:] = 0
+    def forget_running(self, lanes: Array) -> None:
+        """Drops what the running episodes of these lanes have counted, when their envs begin anew."""
+        self._returns[lanes] = 0.0
+        self._lengths[lanes] = 0

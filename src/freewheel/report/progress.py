@@ -157,11 +157,10 @@ class Progress:
                 self.quiet = True  # the library would end the process
 
         console = Screen(file=self._stream)
-        # The figures take some 90 columns: on a narrow terminal they matter more than the bar.
-        bar = [progress.BarColumn(bar_width=20)] if console.width >= WIDE else []
+        # The figures take some 80 columns: on a narrow terminal they matter more than title and bar.
+        wide = [progress.TextColumn("{task.description}", markup=False), progress.BarColumn(bar_width=20)]
         self._bar = progress.Progress(
-            progress.TextColumn("{task.description}", markup=False),
-            *bar,
+            *(wide if console.width >= WIDE else []),
             progress.TextColumn("{task.completed:,.0f}/{task.total:,.0f}", markup=False),
             progress.TextColumn("{task.fields[text]}", markup=False),
             console=console,

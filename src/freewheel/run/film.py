@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -63,14 +64,15 @@ def check_film(path: Path, fps: float = 1.0, size: int | None = None) -> None:
 class Film:
     """Takes frames (uint8 [height, width, 3]); the file takes its place when the `with` block ends without an error.
 
-    `size` is the longest side in pixels; None keeps the frames' own, but at most 400 in a GIF.
+    `size` is the longest side in pixels; None keeps the frames' own, but at most 400 in a GIF. `env` is who gets
+    the blame for a frame that is none.
     """
 
-    def __init__(self, path: Path, fps: float, size: int | None = None) -> None:
+    def __init__(self, path: Path, fps: float, size: int | None = None, env: str = "the env") -> None:
         check_film(path, fps, size)
         self.path = path
         self.num_shown = 0
-        self._size = size
+        self._size, self._env = size, env
         self._shape: tuple[int, ...] = ()
         self._temp = disk.temp_in(path.parent.absolute())
         self._is_gif = path.suffix.lower() == ".gif"
@@ -78,16 +80,18 @@ class Film:
 
     @property
     def num_frames(self) -> int:
-        """Frames of the file; a long GIF leaves some out."""
+        """Frames that the file shows; a long GIF leaves some out."""
         return self._encoder.num_frames
 
     def add(self, frame: Any) -> None:
         if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
             what = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
-            raise EnvError(f"render() gave {what}; a frame is an array of uint8 [height, width, 3].")
+            raise EnvError(f"{self._env} gave {what} from render(); a frame is an array of uint8 [height, width, 3].")
         self._shape = self._shape or frame.shape
         if frame.shape != self._shape or 0 in frame.shape:
-            raise EnvError(f"render() gave a frame of shape {frame.shape} after {self._shape}; all must be alike.")
+            raise EnvError(
+                f"{self._env} gave a frame of shape {frame.shape} after {self._shape} from render(); all must be alike."
+            )
         self.num_shown += 1
         with self._writing():
             self._encoder.add(self._fitted(frame))
@@ -162,18 +166,20 @@ class Gif:
             self._kept = self._kept[::2]
 
     def finish(self) -> None:
+        from PIL import Image
+
         if self._last is not None:
             self._kept.append(self._last)
             self._last = None
         palette = self._palette()
-        frames = (image.quantize(palette=palette, dither=0) for _, image in self._kept)
+        frames = (image.quantize(palette=palette, dither=Image.Dither.NONE) for _, image in self._kept)
         with open(self._path, "xb") as file:
             next(frames).save(
                 file, "GIF", save_all=True, append_images=frames, duration=self._durations_ms(), loop=0, optimize=False
             )
 
     def stop(self) -> None:
-        self._kept.clear()
+        """Nothing is under way between two calls."""
 
     def _palette(self) -> Image:
         """One palette for all frames: with its own for each, still areas would flicker and take more room."""
@@ -191,7 +197,7 @@ class Gif:
     def _durations_ms(self) -> list[int]:
         """A GIF counts in hundredths: each frame's time is rounded, not its duration, so that the error does not add up."""
         times = [round(100 * index / self._fps) for index, _ in self._kept]
-        shown = [10 * (after - before) for before, after in zip(times, times[1:], strict=False)]
+        shown = [10 * (after - before) for before, after in pairwise(times)]
         return [max(duration, int(1000 * SHORTEST_S)) for duration in shown] + [int(1000 * LAST_S)]
 
 
@@ -199,14 +205,12 @@ class Mp4:
     """Hands the frames to ffmpeg, whose exit code and words tell whether the file is whole."""
 
     def __init__(self, path: Path, fps: float) -> None:
-        import imageio_ffmpeg
-
         self.num_frames = 0
         self._path, self._fps = path, fps
         self._child: subprocess.Popen[bytes] | None = None
         self._said: IO[bytes] | None = None
         try:
-            self._program = str(imageio_ffmpeg.get_ffmpeg_exe())
+            self._program = str(importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe())
         except RuntimeError as error:
             raise ConfigError(f'an .mp4 film needs ffmpeg: {error} pip install "freewheel[video]"') from error
 
@@ -216,7 +220,7 @@ class Mp4:
         try:
             self._pipe().write(image.tobytes())
         except OSError as error:
-            raise OSError(self._words() or str(error)) from error
+            raise OSError(self._words()) from error
         self.num_frames += 1
 
     def finish(self) -> None:
@@ -227,8 +231,8 @@ class Mp4:
             code = self._child.wait(FFMPEG_S)
         except subprocess.TimeoutExpired:
             raise OSError(f"ffmpeg has not ended within {FFMPEG_S:.0f} s") from None
-        if code:
-            raise OSError(self._words() or f"ffmpeg ended with code {code}")
+        if code != 0:
+            raise OSError(self._words())
 
     def stop(self) -> None:
         if self._child is not None:
@@ -267,7 +271,9 @@ class Mp4:
             self._child.wait(1.0)
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").strip().splitlines()
-        return f"ffmpeg says: {lines[-1].strip().rstrip('.')}" if lines else ""
+        return (
+            f"ffmpeg says: {lines[-1].strip().rstrip('.')}" if lines else f"ffmpeg ended with code {self._child.poll()}"
+        )
 
 
 def _sync(path: Path) -> None:

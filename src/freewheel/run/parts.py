@@ -14,10 +14,12 @@ from freewheel.actors.loop import Actor
 from freewheel.algos.algo import Loss
 from freewheel.algos.make import make_algo
 from freewheel.config import Config
+from freewheel.errors import ConfigError
 from freewheel.learners.loop import Learner
 from freewheel.learners.step import Step
-from freewheel.memory.lanes import Lanes
+from freewheel.memory.lanes import Lanes, forecast_bytes
 from freewheel.memory.replay import Replay
+from freewheel.memory.segment import allowed_bytes, format_bytes
 from freewheel.nets.build import build_net
 from freewheel.spec import RowSpec
 from freewheel.worlds.make import make_world
@@ -56,6 +58,20 @@ def build(config: Config, env: Any, body: Any = None, loss: Loss | None = None) 
         raise
 
 
+def forecast(spec: RowSpec, num_lanes: int, rows: int) -> None:
+    """Refuses a replay that this machine cannot hold, with the number of rows that it can."""
+    needed = forecast_bytes(spec, num_lanes, rows // num_lanes)
+    allowed, source = allowed_bytes()
+    if needed > allowed:
+        fitting = max(int(rows * allowed / needed * 0.9), 1)
+        fitting = int(float(f"{fitting:.1g}"))
+        size = format_bytes(forecast_bytes(spec, num_lanes, max(fitting // num_lanes, 2)))
+        raise ConfigError(
+            f"replay.rows={rows:_} needs {format_bytes(needed)}, {source} allows {format_bytes(allowed)}. "
+            f"Try --replay.rows {fitting:_} ({size})."
+        )
+
+
 def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(config, "net"))
@@ -64,6 +80,7 @@ def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts
         )
     algo = make_algo(config.algo, config.q, net, loss)
     spec = RowSpec.of(world.obs_space, world.action_space)
+    forecast(spec, world.num_lanes, config.replay.rows)
     lanes = Lanes(spec, world.num_lanes, config.replay.rows // world.num_lanes)
     step = Step(net, algo, config.learner)
     # The actor reads the learner's own numbers: in one process, in turn, there is nothing to copy.

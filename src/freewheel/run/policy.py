@@ -47,7 +47,9 @@ class Policy:
         extra = {rows.ndim - len(one[name]) for name, rows in fields.items()}
         if extra - {0, 1} or len(extra) != 1 or any(rows.shape[-len(s) :] != s for s, rows in _shapes(one, fields)):
             shapes = {name: rows.shape for name, rows in fields.items()}
-            raise ConfigError(f"the policy takes observations of shape {one}, or a batch of them; it was given {shapes}.")
+            raise ConfigError(
+                f"the policy takes observations of shape {one}, or a batch of them; it was given {shapes}."
+            )
         is_single = extra == {0}
         batch = {name: np.ascontiguousarray(rows[None] if is_single else rows) for name, rows in fields.items()}
         actions = self.infer.greedy(self._stacked(batch))

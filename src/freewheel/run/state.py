@@ -100,7 +100,9 @@ def _restore_lanes(parts: Parts, checkpoint: Checkpoint) -> str | None:
     actor.episodes.forget_running(np.setdiff1d(np.arange(parts.world.num_lanes), exact))
     notes = []
     if lost:
-        notes.append(f"{lost} of {parts.world.num_lanes} lanes begin a new episode: their env could not be brought back")
+        notes.append(
+            f"{lost} of {parts.world.num_lanes} lanes begin a new episode: their env could not be brought back"
+        )
     if not has_replay:
         parts.learner.warm_up_again(int(checkpoint.state["steps"]))
         notes.append("the replay was not saved and is collected anew (checkpoint.replay saves it)")

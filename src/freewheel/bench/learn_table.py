@@ -1,0 +1,75 @@
+"""What must be learned: each row's env, algorithm, switches and steps, the published figure, and the mark to reach."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from freewheel.bench.installed import near
+from freewheel.config import assemble, to_dict
+from freewheel.errors import ConfigError
+
+# Settings that say where and how a run is written down, not what it learns.
+NOT_LEARNING = ("log", "checkpoint")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. Settings that it does not name are the env's preset's."""
+
+    env: str
+    label: str
+    algo: str
+    steps: int
+    published: float
+    source: str
+    goal: float
+    switches: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.env}/{self.label}"
+
+    def given(self, seed: int) -> dict[str, Any]:
+        return {"algo": self.algo, "steps": self.steps, "seed": seed, **self.switches}
+
+    def fingerprint(self, seed: int) -> str:
+        """Changes with any setting that a training of this row learns by, those of the preset included."""
+        settings = to_dict(assemble(self.env, self.given(seed)))
+        learning = {name: value for name, value in settings.items() if name not in NOT_LEARNING}
+        return hashlib.sha256(json.dumps(learning, sort_keys=True).encode()).hexdigest()[:16]
+
+
+_PER_N3 = {"replay.prioritized": True, "q.n_step": 3}
+_ALL = {"q.double": True, "q.dueling": True, **_PER_N3}
+_ZOO, _TIANSHOU = "rl-baselines3-zoo", "Tianshou's CI"
+
+TABLE = (
+    Row("CartPole-v1", "dqn", "dqn", 50_000, 500.0, _ZOO, 475.0),
+    Row("CartPole-v1", "qrdqn", "qrdqn", 50_000, 500.0, _ZOO, 475.0),
+    Row("CartPole-v1", "iqn", "iqn", 100_000, 195.0, _TIANSHOU, 475.0),
+    Row("CartPole-v1", "iqn_per_n3", "iqn", 100_000, 195.0, _TIANSHOU, 475.0, _PER_N3),
+    Row("CartPole-v1", "rainbow", "rainbow", 80_000, 195.0, _TIANSHOU, 475.0),
+    Row("CartPole-v1", "dqn_all", "dqn", 100_000, 450.0, "RLlib, within 200 k steps", 475.0, _ALL),
+    Row("Acrobot-v1", "dqn", "dqn", 100_000, -76.6, _ZOO, -100.0),
+    Row("MountainCar-v0", "dqn", "dqn", 120_000, -100.8, _ZOO, -125.0),
+    Row("LunarLander-v3", "dqn", "dqn", 100_000, 154.0, f"{_ZOO}, LunarLander-v2", 150.0),
+)
+
+
+def choose(only: Sequence[str] | None) -> list[Row]:
+    """The rows by name, by env or by algorithm, in the order of the table; all of them for None."""
+    if only is None:
+        return list(TABLE)
+    known = list(dict.fromkeys(word for row in TABLE for word in (row.name, row.env, row.label)))
+    for word in only:
+        if word not in known:
+            raise ConfigError(
+                f"unknown row {word!r}.{near(word, known)} There are: {', '.join(r.name for r in TABLE)}."
+            )
+    if not only:
+        raise ConfigError(f"--only names no row. There are: {', '.join(row.name for row in TABLE)}.")
+    return [row for row in TABLE if {row.name, row.env, row.label} & set(only)]

@@ -1,0 +1,14 @@
+"""The training that every side is measured on: CartPole-v1, one update of 128 rows per 4 steps."""
+
+ENV = "CartPole-v1"
+BATCH = 128
+STEPS_PER_UPDATE = 4
+HIDDEN = (128, 128)
+BUFFER = 100_000
+LEARNING_STARTS = 1_000
+# The same from the first step to the last, so that every action asks the network as it does late in training.
+EPSILON = 0.05
+TARGET_EVERY_STEPS = 500
+LR, GAMMA, CLIP_NORM = 2.5e-4, 0.99, 10.0
+# More than any window can take: the meter stops the training.
+ENDLESS = 10**9

@@ -1,0 +1,100 @@
+"""An actor's turn: the rows it writes, the steps it counts, the actions it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from freewheel.actors.explore import Explorer
+from freewheel.actors.infer import Infer
+from freewheel.actors.loop import Actor
+from freewheel.algos.make import make_algo
+from freewheel.config import ExploreConfig, NetConfig, QConfig, WorldConfig
+from freewheel.memory.lanes import Lanes
+from freewheel.memory.replay import Replay
+from freewheel.nets.build import build_net
+from freewheel.spec import RowSpec
+from freewheel.worlds.make import make_world
+
+
+class Count(gymnasium.Env[Any, Any]):
+    """Shows the step; the reward is 10 times it; three steps an episode. Actions are 5, 6, 7."""
+
+    observation_space = spaces.Box(0, 100, (1,), np.float32)
+    action_space = spaces.Discrete(3, start=5)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.at = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert 5 <= action <= 7
+        self.at += 1
+        return np.full(1, self.at, np.float32), 10.0 * self.at, self.at == 3, False, {}
+
+
+def make(config: WorldConfig, epsilon: float, q: QConfig | None = None) -> tuple[Actor, Lanes]:
+    torch.manual_seed(0)
+    world = make_world(Count, config, seed=0)
+    q = q or QConfig()
+    net = build_net(world.obs_space, world.action_space, NetConfig(hidden=(8,)), q, "dqn")
+    infer = Infer(net.eval(), make_algo("dqn", q, net), 3, np.int64, seed=1)
+    lanes = Lanes(RowSpec.of(world.obs_space, world.action_space), world.num_lanes, 100)
+    explorer = Explorer(ExploreConfig(schedule="constant", end=epsilon), world.num_lanes)
+    return Actor(world, lanes.writer(), infer, explorer, config), lanes
+
+
+def test_rows_steps_and_returns() -> None:
+    actor, lanes = make(WorldConfig(lanes=2), 1.0)
+    steps, episodes = [], []
+    for turn in range(9):
+        done, finished = actor.turn(sum(steps), version=turn)
+        steps.append(done)
+        episodes += finished
+    assert steps == [0, 2, 2, 2, 2, 2, 2, 2, 2]
+    assert [(e.lane, e.ret, e.length, e.step) for e in episodes] == [
+        (0, 60, 3, 6),
+        (1, 60, 3, 6),
+        (0, 60, 3, 12),
+        (1, 60, 3, 12),
+    ]
+    replay = Replay(lanes, 16, gamma=0.5)
+    batch = replay.sample()
+    for obs, next_obs, reward, discount in zip(
+        *(batch[name].flatten().tolist() for name in ("obs", "next_obs", "reward", "discount")), strict=True
+    ):
+        assert next_obs == obs + 1
+        assert reward == 10 * next_obs
+        assert discount == (0.0 if next_obs == 3 else 0.5)
+    assert set(batch.action.tolist()) <= {5, 6, 7}
+
+
+def test_rewards_are_scaled_and_clipped_for_learning_only() -> None:
+    actor, lanes = make(WorldConfig(lanes=1, reward_scale=0.1, reward_clip=2.0), 1.0)
+    finished = [episode for turn in range(20) for episode in actor.turn(0, turn)[1]]
+    assert {episode.ret for episode in finished} == {60.0}
+    assert set(Replay(lanes, 16).sample().reward.tolist()) == {1.0, 2.0}
+
+
+def test_greedy_rows_follow_the_network_and_the_rest_is_chance() -> None:
+    actor, _ = make(WorldConfig(lanes=4), 0.5)
+    obs = {"obs": np.linspace(0, 3, 4000, dtype=np.float32)[:, None]}
+    best = actor.infer.greedy(obs)
+    taken = actor.infer.act(obs, np.full(4000, 0.5))
+    assert best.dtype == taken.dtype == np.int64
+    share = (taken == best).mean()
+    assert 0.5 + 0.5 / 3 - 0.04 < share < 0.5 + 0.5 / 3 + 0.04
+    np.testing.assert_array_equal(actor.infer.act(obs, np.zeros(4000)), best)
+
+
+def test_noise_changes_what_is_chosen_unless_greedy() -> None:
+    actor, _ = make(WorldConfig(lanes=1), 0.0, QConfig(noisy=True, noisy_sigma=5.0))
+    obs = {"obs": np.linspace(-3, 3, 50, dtype=np.float32)[:, None]}
+    values = [actor.infer.values(obs) for _ in range(2)]
+    assert not torch.equal(values[0], values[1])
+    greedy = [actor.infer.values(obs, is_greedy=True) for _ in range(2)]
+    assert torch.equal(greedy[0], greedy[1])

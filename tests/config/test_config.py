@@ -1,0 +1,157 @@
+"""Settings: layers, names, values, and none without effect."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from freewheel.config import Config, assemble, from_dict, parts, to_dict
+from freewheel.config.assemble import known, presets, read_preset
+from freewheel.config.check import RANGES, unused
+from freewheel.errors import ConfigError
+
+NO_ENV = "NoPresetForThis-v0"
+
+
+def refused(given: dict[str, Any], env: str = NO_ENV, preset: str = "auto") -> str:
+    with pytest.raises(ConfigError) as error:
+        assemble(env, given, preset)
+    return str(error.value)
+
+
+def test_given_goes_before_preset_before_meaning_before_default(tmp_path: Path) -> None:
+    preset = tmp_path / "mine.toml"
+    preset.write_text("[all]\nsteps = 7\n[all.q]\nn_step = 4\n[rainbow.q]\ngamma = 0.9\n[dqn.q]\ngamma = 0.8\n")
+    config = assemble(NO_ENV, {"algo": "rainbow", "q.dueling": False}, str(preset))
+    assert (config.steps, config.q.n_step, config.q.gamma, config.q.dueling) == (7, 4, 0.9, False)
+    assert config.q.noisy
+    assert config.replay.prioritized
+    assert config.learner == Config(env="x").learner
+
+
+def test_rainbow_is_a_combination_of_settings() -> None:
+    config = assemble(NO_ENV, {"algo": "rainbow"})
+    assert (config.q.double, config.q.dueling, config.q.noisy, config.q.n_step) == (True, True, True, 3)
+    assert config.replay.prioritized
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "LunarLander-v3"])
+@pytest.mark.parametrize("algo", ["dqn", "qrdqn", "iqn", "c51", "rainbow"])
+def test_presets_are_there_and_hold(env: str, algo: str) -> None:
+    assert env in presets()
+    assert assemble(env, {"algo": algo}) != assemble(env, {"algo": algo}, "none")
+
+
+def test_a_preset_can_be_chosen_by_name_or_left_out() -> None:
+    chosen = assemble(NO_ENV, {}, "CartPole-v1")
+    assert chosen.learner == assemble("CartPole-v1", {}).learner
+    assert assemble("CartPole-v1", {}, "none").learner == Config(env="x").learner
+    assert "Did you mean CartPole-v1" in refused({}, preset="CartPole-v2")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("[all\n", "cannot be read"),
+        ("[dqm]\nsteps = 1\n", "Did you mean dqn"),
+        ("[all.learner]\nlrr = 1.0\n", "learner.lr"),
+        ("[all.learner]\nlr = 'fast'\n", "must be float"),
+    ],
+)
+def test_a_wrong_preset_is_named(tmp_path: Path, text: str, part: str) -> None:
+    (tmp_path / "bad.toml").write_text(text)
+    message = refused({}, preset=str(tmp_path / "bad.toml"))
+    assert part in message
+    assert "bad.toml" in message
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ({"lr": 1e-3}, "learner.lr"),
+        ({"learner.batchsize": 3}, "learner.batch_size"),
+        ({"algo": "rainbw"}, "rainbow"),
+        ({"q.loss": "hubber"}, "huber"),
+        ({"steps": 1.5}, "must be int"),
+        ({"steps": True}, "must be int"),
+        ({"q.double": 1}, "must be bool"),
+        ({"net.hidden": "128"}, "list"),
+        ({"world.kwargs": "[1]"}, "JSON object"),
+        ({"world.kwargs": "{"}, "not JSON"),
+        ({"learner.batch_size": 512, "replay.warmup_rows": 256}, "exceeds replay.warmup_rows=256"),
+        ({"learner.accumulate": 3}, "equal parts"),
+        ({"replay.rows": 500}, "never be warm"),
+        ({"algo": "c51", "q.v_min": 3.0, "q.v_max": 3.0}, "below"),
+        ({"net.kernels": [3]}, "one of each"),
+        ({"explore.schedule": "exponential", "explore.end": 0.0}, "never reaches 0"),
+        ({"explore.pulse_every_steps": 10, "explore.pulse_steps": 20}, "never end"),
+        ({"learner.tau": 1.5}, "at most 1"),
+        ({"learner.beta2": 1.0}, "below 1"),
+        ({"learner.lr": float("nan")}, "above 0"),
+        ({"net.body": "mpl"}, "module:name"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_cure(given: dict[str, Any], part: str) -> None:
+    assert part in refused(given)
+
+
+@pytest.mark.parametrize("name", sorted(RANGES))
+def test_every_range_is_kept(name: str) -> None:
+    least, most = RANGES[name]
+    kind = known()[name]
+    for outside in ([least - 1] if least is not None else []) + ([most + 1] if most is not None else []):
+        message = refused({name: float(outside) if kind is not int else int(outside)})
+        assert name in message
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"q.num_atoms": 51}, "c51"),
+        ({"algo": "c51", "q.huber": 2.0}, "no Huber"),
+        ({"q.noisy_sigma": 0.1}, "q.noisy is off"),
+        ({"replay.alpha": 0.5}, "prioritized is off"),
+        ({"learner.weight_decay": 0.1}, "optimizer=adam"),
+        ({"q.noisy": True, "explore.end": 0.1}, "q.noisy explores"),
+        ({"explore.ladder_base": 0.5}, "schedule=linear"),
+        ({"net.body": "mlp", "net.channels": [8, 8, 8]}, "net.body=mlp"),
+        ({"net.body": "my:net", "net.hidden": [8]}, "yours"),
+        ({"net.complete": True}, "one of ours"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(given: dict[str, Any], reason: str) -> None:
+    message = refused(given)
+    assert "no effect" in message
+    assert reason in message
+
+
+def test_every_name_in_the_tables_is_a_setting() -> None:
+    assert RANGES.keys() <= known().keys()
+    for algo in ("dqn", "c51"):
+        assert unused(assemble(NO_ENV, {"algo": algo})).keys() <= known().keys()
+
+
+def test_a_saved_config_comes_back() -> None:
+    config = assemble("CartPole-v1", {"algo": "iqn", "net.hidden": [8, 4], "explore.override": 0.5})
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    assert from_dict(to_dict(config), {"steps": 5}).steps == 5
+
+
+def test_every_setting_says_what_it_is() -> None:
+    """`--help` shows these sentences."""
+    tree = ast.parse(Path(parts.__file__).read_text())
+    for cls in [node for node in tree.body if isinstance(node, ast.ClassDef)]:
+        for node, following in zip(cls.body, [*cls.body[1:], None], strict=True):
+            if not isinstance(node, ast.AnnAssign):
+                continue
+            is_part = isinstance(node.annotation, ast.Name) and node.annotation.id.endswith("Config")
+            has_words = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+            assert is_part or has_words, f"{cls.name}.{ast.unparse(node.target)}"
+
+
+def test_reading_no_preset_gives_nothing() -> None:
+    assert read_preset(NO_ENV, "dqn", "auto") == {}

@@ -1,0 +1,187 @@
+"""One update: against torch's own optimiser, in parts and whole, eager and compiled, with numbers that are not finite."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from freewheel.algos.make import make_algo
+from freewheel.config import LearnerConfig, NetConfig, QConfig
+from freewheel.learners.step import Step, unrolled
+from freewheel.nets.build import build_net
+
+OBS = spaces.Box(-1, 1, (4,), np.float32)
+ACTIONS = spaces.Discrete(2)
+ROWS = 16
+
+
+def make(config: LearnerConfig | None = None, q: QConfig | None = None, algo: str = "dqn", norm: Any = "none") -> Step:
+    torch.manual_seed(0)
+    q = q or QConfig()
+    net = build_net(OBS, ACTIONS, NetConfig(hidden=(16, 16), norm=norm), q, algo)
+    return Step(net, make_algo(algo, q, net), config or LearnerConfig())
+
+
+def rows(seed: int, count: int = ROWS) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "obs": torch.randn(count, 4, generator=generator),
+        "next_obs": torch.randn(count, 4, generator=generator),
+        "action": torch.randint(0, 2, (count,), generator=generator),
+        "reward": torch.randn(count, generator=generator),
+        "discount": torch.full((count,), 0.99),
+        "weight": torch.rand(count, generator=generator) + 0.5,
+    }
+
+
+def reference(net: nn.Module, config: LearnerConfig, num_updates: int, lr: float) -> nn.Module:
+    """The same updates with modules, torch.optim and its clipping."""
+    net = copy.deepcopy(net)
+    target = copy.deepcopy(net)
+    betas = (config.beta1, config.beta2)
+    kind, more = (torch.optim.AdamW, {"weight_decay": config.weight_decay})
+    if config.optimizer == "adam":
+        kind, more = torch.optim.Adam, {}  # type: ignore[assignment]
+    optimizer = kind(net.parameters(), lr=lr, betas=betas, eps=config.adam_eps, **more)
+    for i in range(num_updates):
+        batch = rows(i)
+        with torch.no_grad():
+            best = net(batch["next_obs"]).argmax(1, keepdim=True)
+            value = target(batch["next_obs"]).gather(1, best)[:, 0]
+            goal = batch["reward"] + batch["discount"] * value
+        q = net(batch["obs"]).gather(1, batch["action"][:, None])[:, 0]
+        loss = (nn.functional.smooth_l1_loss(q, goal, reduction="none") * batch["weight"]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        if config.clip_norm:
+            nn.utils.clip_grad_norm_(net.parameters(), config.clip_norm)
+        optimizer.step()
+        if (i + 1) % config.target_every_updates == 0:
+            with torch.no_grad():
+                for moved, own in zip(target.parameters(), net.parameters(), strict=True):
+                    moved.lerp_(own, config.tau)
+    return net
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LearnerConfig(target_every_updates=3),
+        LearnerConfig(target_every_updates=1, tau=0.1, clip_norm=0.01),
+        LearnerConfig(clip_norm=0.0, optimizer="adamw", weight_decay=0.1),
+        LearnerConfig(accumulate=4, target_every_updates=2),
+    ],
+    ids=["hard", "soft-clipped", "adamw", "accumulated"],
+)
+def test_updates_equal_those_of_torch(config: LearnerConfig) -> None:
+    step = make(config)
+    expected = reference(step.net, config, 20, 1e-2)
+    for i in range(20):
+        step.update(rows(i), {}, 1e-2)
+    for own, theirs in zip(step.net.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(own, theirs, rtol=2e-4, atol=2e-6)
+    assert step.num_updates == int(step.state.updates) == int(step.state.count) == 20
+
+
+def test_parts_of_a_batch_give_the_gradient_of_the_whole() -> None:
+    q = QConfig(noisy=True)
+    whole, parts = make(q=q, algo="iqn"), make(LearnerConfig(accumulate=4), q=q, algo="iqn")
+    generator = torch.Generator().manual_seed(1)
+    for i in range(3):
+        draws = whole.algo.draws(ROWS, generator)
+        one, four = whole.update(rows(i), draws, 1e-3), parts.update(rows(i), draws, 1e-3)
+        torch.testing.assert_close(one.loss, four.loss)
+        torch.testing.assert_close(one.norm, four.norm)
+        torch.testing.assert_close(one.outcome.priorities, four.outcome.priorities)
+    torch.testing.assert_close(whole.state.weights, parts.state.weights)
+
+
+@pytest.mark.parametrize("what", ["reward", "obs"])
+def test_f09_an_update_that_is_not_finite_changes_nothing(what: str) -> None:
+    step = make()
+    step.update(rows(0), {}, 1e-3)
+    before = {name: tensor.clone() for name, tensor in step.tensors().items()}
+    for i in range(3):
+        bad = rows(i)
+        bad[what][0] = float("nan")
+        step.update(bad, {}, 1e-3)
+        assert int(step.state.bad_in_row) == i + 1
+    for name, tensor in step.tensors().items():
+        if name not in ("optimizer.updates", "optimizer.bad_in_row"):
+            torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+    step.update(rows(9), {}, 1e-3)
+    assert int(step.state.bad_in_row) == 0
+    assert int(step.state.count) == 2
+
+
+def test_a_first_update_that_is_not_finite_is_skipped_too() -> None:
+    step = make(LearnerConfig(optimizer="adamw"))
+    before = step.state.weights.clone()
+    bad = rows(0)
+    bad["reward"][:] = float("inf")
+    step.update(bad, {}, 1e-3)
+    torch.testing.assert_close(step.state.weights, before, rtol=0, atol=0)
+
+
+def test_batch_norm_learns_its_statistics_from_trained_rows_only() -> None:
+    step = make(norm="batch")
+    batch = rows(0)
+    batch["next_obs"] += 100.0
+    step.update(batch, {}, 1e-3)
+    mean = step.flat.views(step.state.weights)["body.layers.norm0.running_mean"]
+    inputs = step.net.get_submodule("body.layers.linear0")(batch["obs"])
+    assert mean.abs().max() < inputs.abs().max()  # a tenth of the rows' mean; the next observations' is far off
+    assert mean.abs().sum() > 0
+    assert step.state.target[step.flat.num_params :].sum() != step.state.weights[step.flat.num_params :].sum()
+    assert not step.eval_net.training
+    assert not step.target_net.training
+
+
+@pytest.mark.parametrize(
+    ("algo", "q", "norm"),
+    [("dqn", QConfig(), "batch"), ("rainbow", QConfig(dueling=True, noisy=True), "layer"), ("iqn", QConfig(), "none")],
+)
+def test_compiled_agrees_with_eager(algo: str, q: QConfig, norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph that would be compiled, run as it was traced: the compiler itself takes most of a minute."""
+    compile_as_traced(monkeypatch)
+    config = LearnerConfig(target_every_updates=3, tau=0.5, updates_per_call=2)
+    eager, graph = make(config, q, algo, norm), make(replace(config, compile=True), q, algo, norm)
+    assert (eager.unrolled, graph.unrolled) == (1, 2)
+    generator = torch.Generator().manual_seed(0)
+    for call in range(2):
+        batches = [rows(2 * call + i) for i in range(2)]
+        draws = [eager.algo.draws(ROWS, generator) for _ in batches]
+        each = [eager.update(batch, draw, 1e-3) for batch, draw in zip(batches, draws, strict=True)]
+        done = graph.update(stacked(batches), stacked(draws), 1e-3)
+        torch.testing.assert_close(done.loss, torch.stack([one.loss for one in each]), rtol=1e-4, atol=1e-5)
+        expected = torch.cat([one.outcome.priorities for one in each])
+        torch.testing.assert_close(done.outcome.priorities, expected, rtol=1e-3, atol=1e-4)
+    # BatchNorm cancels what precedes it, so some gradients are rounding errors, which Adam makes large.
+    tolerance = 5e-3 if norm == "batch" else 1e-5
+    torch.testing.assert_close(graph.state.weights, eager.state.weights, rtol=1e-3, atol=tolerance)
+    torch.testing.assert_close(graph.state.target, eager.state.target, rtol=1e-3, atol=tolerance)
+    assert graph.tensors().keys() == eager.tensors().keys()
+
+
+def compile_as_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = torch.compile
+
+    def traced(function: Any, **options: Any) -> Any:
+        return compiler(function, backend="aot_eager", fullgraph=options["fullgraph"], dynamic=options["dynamic"])
+
+    monkeypatch.setattr(torch, "compile", traced)
+
+
+def stacked(parts: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+
+
+def test_as_many_updates_are_unrolled_as_divide_a_call() -> None:
+    assert [unrolled(n) for n in (1, 2, 6, 7, 8, 11, 12, 128)] == [1, 2, 6, 7, 8, 1, 6, 8]
