@@ -12,7 +12,7 @@ help:  ## list the targets
 setup: $(VENV)/.core  ## make .venv, install everything and build the core
 
 train: setup  ## train a first agent and evaluate it
-	$(BIN)/python examples/first_agent.py
+	$(BIN)/freewheel train CartPole-v1
 
 test: setup  ## run all tests
 	$(MAKE) -C core/tests quick
@@ -23,9 +23,12 @@ check: setup  ## formatting, lint, types
 	$(BIN)/ruff check src tests examples
 	$(BIN)/mypy
 
-bench: setup  ## measure replay and weights, side by side with the peers that are installed
+bench: setup  ## measure, side by side with the peers that are installed (an hour or more)
 	$(BIN)/freewheel bench replay
 	$(BIN)/freewheel bench weights
+	$(BIN)/freewheel bench update
+	$(BIN)/freewheel bench dqn
+	$(BIN)/freewheel bench learn
 
 peers:  ## install the peers to measure against, in .venv-peers
 	bash scripts/peers.sh

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds .venv-peers: the replay buffers of other projects, which `freewheel bench` runs beside ours.
+# Builds .venv-peers: other projects' replay buffers, trainings and updates, which `freewheel bench` runs beside ours.
 # Does nothing when the versions it was built from are still the ones asked for. PYTHON names another interpreter.
 set -eu
 
@@ -22,10 +22,10 @@ fi
 "$python" -m venv --clear "$venv"
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 pip install --constraint "$wanted" torch==2.13.0
-pip install --constraint "$wanted" torch==2.13.0 cpprb stable-baselines3 torchrl tianshou
+pip install --constraint "$wanted" torch==2.13.0 cpprb stable-baselines3 torchrl tianshou jax
 # An import that fails here would otherwise fail in the middle of a benchmark.
-for module in cpprb stable_baselines3 torchrl.data tianshou.data; do
+for module in cpprb stable_baselines3 torchrl.data tianshou.data jax; do
     "$venv/bin/python" -W ignore -c "import $module"
 done
 cp "$wanted" "$built"
-echo "$venv is ready: cpprb, stable-baselines3, torchrl, tianshou"
+echo "$venv is ready: cpprb, stable-baselines3, torchrl, tianshou, jax"

@@ -124,7 +124,7 @@ def describe(space: Space) -> dict[str, Any]:
     if isinstance(space, spaces.MultiDiscrete):
         return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "dtype": str(space.dtype)}
     if isinstance(space, spaces.MultiBinary):
-        return {"kind": "MultiBinary", "shape": list(space.shape)}
+        return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
     raise ConfigError(f"a space of kind {type(space).__name__} cannot be saved.")
 
 
@@ -143,7 +143,7 @@ def read_space(data: Mapping[str, Any]) -> Space:
         return spaces.Discrete(data["n"], start=data["start"])
     if kind == "MultiDiscrete":
         return spaces.MultiDiscrete(data["nvec"], dtype=np.dtype(data["dtype"]).type)
-    return spaces.MultiBinary(data["shape"])
+    return spaces.MultiBinary(data["n"])
 
 
 def _bounds(bound: np.ndarray[Any, Any]) -> Any:

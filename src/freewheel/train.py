@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 
 from freewheel.algos.algo import Loss
 from freewheel.config import Config, assemble, from_dict, to_dict
-from freewheel.errors import ConfigError
+from freewheel.errors import CheckpointError, ConfigError
+from freewheel.nets.build import GIVEN
 from freewheel.report.csvlog import EpisodesCsv, MetricsCsv
 from freewheel.report.episodes import Episode
 from freewheel.report.progress import Progress
@@ -86,6 +86,8 @@ def train(
         raise ConfigError(
             "train() needs an env: a Gymnasium id, module:function, a function that makes an env, or an env."
         )
+    if body is not None:
+        given["net.body"] = GIVEN + getattr(body, "__name__", type(body).__name__)
     lanes = lanes_of(env)
     if lanes is not None:
         given.setdefault("world.lanes", lanes)
@@ -125,6 +127,12 @@ def _resume(
             f"run {folder.name} has taken {checkpoint.state['steps']:,} of {config.steps:,} steps: there is nothing left to "
             "do. Give more steps to go on."
         )
+    named = checkpoint.state.get("loss")
+    if (named is None) != (loss is None):
+        raise ConfigError(
+            f"run {folder.name} was trained with {'the loss of its algorithm' if named is None else f'a loss of yours ({named})'}: "
+            f"{'leave loss= out' if named is None else 'give it again as loss=...'}."
+        )
     parts = build(config, config.env if env is None else env, body, loss)
     try:
         return _train(folder, config, parts, config.env if env is None else env, checkpoint, callbacks, body, is_quiet)
@@ -153,20 +161,30 @@ def _train(
         if checkpoint is not None:
             _go_on(parts, checkpoint, moment, progress)
         runtime = Sequential(parts, config, folder.checkpoints, sink, progress, [recorder, *callbacks], moment)
-        folder.write_status("running", steps=moment.step)
+        _tell(folder, progress, "running", moment)
         try:
             runtime.run()
         except BaseException:
-            folder.write_status("failed", steps=moment.step, return_mean=moment.return_mean)
+            _tell(folder, progress, "failed", moment)
             raise
         progress.close(moment.step)
         result = _figures(folder, config, runtime, first)
         if signals.received is None:
             result["eval_return_mean"] = _evaluated(parts, config, env, is_quiet)
-        is_done = moment.step >= config.steps
-        folder.write_status("finished" if is_done else "stopped", steps=moment.step, return_mean=moment.return_mean)
-        folder.write_result(result)
+        _tell(folder, progress, "finished" if moment.step >= config.steps else "stopped", moment, result)
     return Run(folder.path, config, result, recorder.episodes, signals.received, body)
+
+
+def _tell(
+    folder: RunFolder, progress: Progress, status: str, moment: Moment, result: dict[str, Any] | None = None
+) -> None:
+    """Writes how the run stands; a disk that is full is told, and does not end a training."""
+    try:
+        folder.write_status(status, steps=moment.step, return_mean=moment.return_mean)
+        if result is not None:
+            folder.write_result(result)
+    except CheckpointError as error:
+        progress.note(f"CheckpointError: {error}")
 
 
 def _logs(folder: RunFolder, config: Config, first: int) -> list[Log]:
@@ -211,7 +229,7 @@ def _figures(folder: RunFolder, config: Config, runtime: Sequential, first: int)
 def _evaluated(parts: Parts, config: Config, env: Any, is_quiet: bool) -> float | None:
     if not config.eval_episodes or not _can_evaluate(env):
         return None
-    with Progress(config.eval_episodes, "evaluation", is_quiet) as progress:
+    with Progress(config.eval_episodes, "evaluation", is_quiet, unit="episodes") as progress:
         played: list[Episode] = []
 
         def show(episode: Episode) -> None:
@@ -219,6 +237,7 @@ def _evaluated(parts: Parts, config: Config, env: Any, is_quiet: bool) -> float 
             progress.update(len(played), math.fsum(e.ret for e in played) / len(played))
 
         evaluate(parts.actor.infer, config, env, config.eval_episodes, on_episode=show)
+        progress.close(len(played))
     return math.fsum(episode.ret for episode in played) / len(played)
 
 
@@ -244,4 +263,4 @@ def lanes_of(env: Any) -> int | None:
 
 def exit_code(run: Run) -> int:
     """130 and 143 tell that a signal ended it."""
-    return {None: 0, signal.SIGINT: 130, signal.SIGTERM: 143}[run.signal]
+    return 0 if run.signal is None else 128 + run.signal

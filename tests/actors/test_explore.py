@@ -8,7 +8,7 @@ from freewheel.config import ExploreConfig
 
 
 def course(config: ExploreConfig, steps: list[int], **more: bool) -> list[float]:
-    explorer = Explorer(config, 1, **more)
+    explorer = Explorer(config, 1, 2, 0, **more)
     return [explorer.epsilon(step)[0] for step in steps]
 
 
@@ -28,15 +28,15 @@ def test_constant() -> None:
 
 def test_the_ladder_is_that_of_ape_x() -> None:
     config = ExploreConfig(schedule="ladder", ladder_base=0.4, ladder_power=7.0)
-    rungs = Explorer(config, 8).epsilon(0)
+    rungs = Explorer(config, 8, 2, 0).epsilon(0)
     assert rungs == pytest.approx([0.4 ** (1 + 7 * i / 7) for i in range(8)])
-    assert Explorer(config, 1).epsilon(0) == pytest.approx([0.4])
-    np.testing.assert_array_equal(Explorer(config, 8).epsilon(10_000), rungs)
+    assert Explorer(config, 1, 2, 0).epsilon(0) == pytest.approx([0.4])
+    np.testing.assert_array_equal(Explorer(config, 8, 2, 0).epsilon(10_000), rungs)
 
 
 def test_override_goes_before_the_schedule_and_floor_before_both() -> None:
     config = ExploreConfig(start=1.0, end=0.0, over_steps=10, floor=0.1)
-    explorer = Explorer(config, 1)
+    explorer = Explorer(config, 1, 2, 0)
     assert explorer.epsilon(10) == [0.1]
     explorer.override = 0.5
     assert explorer.epsilon(10) == [0.5]
@@ -57,3 +57,38 @@ def test_noise_explores_in_place_of_the_schedule() -> None:
     assert course(ExploreConfig(), [0], has_noise=True) == [0.0]
     assert course(ExploreConfig(floor=0.02), [0], has_noise=True) == [0.02]
     assert course(ExploreConfig(override=0.5), [0], has_noise=True) == [0.5]
+
+
+def test_as_many_explore_as_epsilon_says_and_try_all_actions() -> None:
+    explorer = Explorer(ExploreConfig(), 10_000, 4, seed=1)
+    lanes, never = np.arange(10_000), np.zeros(10_000, bool)
+    explores, tried = explorer.explore(np.full(10_000, 0.3), lanes, never)
+    assert abs(explores.mean() - 0.3) < 0.02
+    assert np.bincount(tried, minlength=4).min() > 2_300
+    assert not explorer.explore(np.zeros(10_000), lanes, never)[0].any()
+    assert explorer.explore(np.ones(10_000), lanes, never)[0].all()
+
+
+def test_held_actions_last_up_to_the_limit_and_end_with_the_episode() -> None:
+    explorer = Explorer(ExploreConfig(hold_steps=5), 1000, 3, seed=1)
+    lanes, never = np.arange(1000), np.zeros(1000, bool)
+    explores, places = explorer.explore(np.ones(1000), lanes, never)
+    assert explores.all()
+    lengths = np.ones(1000)
+    goes_on = explores
+    for _ in range(6):
+        more, same = explorer.explore(np.zeros(1000), lanes, never)
+        np.testing.assert_array_equal(same[more], places[more])
+        goes_on = goes_on & more
+        lengths += goes_on
+    assert sorted(set(lengths)) == [1, 2, 3, 4, 5]
+    assert np.bincount(lengths.astype(int))[1:].min() > 150
+    explorer.explore(np.ones(1000), lanes, never)
+    assert not explorer.explore(np.zeros(1000), lanes, first=np.ones(1000, bool))[0].any()
+
+
+def test_lanes_hold_apart() -> None:
+    explorer = Explorer(ExploreConfig(hold_steps=50), 2, 3, seed=1)
+    explorer.explore(np.array([1.0, 0.0]), np.array([0, 1]), np.zeros(2, bool))
+    explores, _ = explorer.explore(np.zeros(2), np.array([1, 0]), np.zeros(2, bool))
+    assert explores.tolist() == [False, True]

@@ -46,18 +46,30 @@ def test_without_a_terminal_there_are_plain_lines(monkeypatch: pytest.MonkeyPatc
     screen, clock = Screen(False), Clock()
     with Progress(1_000, "CartPole-v1 dqn", stream=screen, clock=clock) as progress:
         for steps in range(0, 1_001, 10):
-            clock.now += 0.01
+            clock.now += 0.2
             progress.update(steps, ret=21.25, loss=0.0123, epsilon=0.5, ratio=0.25)
         progress.note("saved step-1000")
         progress.close(1_000)
     lines = screen.getvalue().splitlines()
     assert len(lines) == 11, "one line for each tenth, and the note"
     assert lines[0] == (
-        "CartPole-v1 dqn  100/1,000 steps (10 %)  return 21.25  loss 0.0123  epsilon 0.500  909 steps/s  ratio 0.25"
+        "CartPole-v1 dqn  100/1,000 steps (10 %)  return 21.25  loss 0.0123  epsilon 0.500  45 steps/s  ratio 0.25"
     )
     assert lines[-2].startswith("CartPole-v1 dqn  1,000/1,000 steps (100 %)")
     assert "\x1b" not in screen.getvalue()
     assert "\r" not in screen.getvalue()
+
+
+def test_without_a_terminal_a_fast_run_tells_once_a_second_and_at_the_end() -> None:
+    screen, clock = Screen(False), Clock()
+    with Progress(1_000, "evaluation", stream=screen, clock=clock, unit="episodes") as progress:
+        for steps in range(0, 1_000, 10):
+            clock.now += 0.025
+            progress.update(steps)
+        progress.close(1_000)
+    lines = screen.getvalue().splitlines()
+    assert len(lines) == 3
+    assert lines[-1].startswith("evaluation  1,000/1,000 episodes (100 %)")
 
 
 def test_without_a_terminal_a_slow_run_tells_every_ten_seconds() -> None:

@@ -76,7 +76,11 @@ def test_a_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> N
         ("CartPole-v1", "dqn", {}),
         ("CartPole-v1", "rainbow", {}),
         ("CartPole-v1", "iqn", {"replay.prioritized": True, "q.n_step": 3}),
-        ("CartPole-v1", "dqn", {"world.stack": 3, "net.norm": "batch", "learner.lr_schedule": "cosine"}),
+        (
+            "CartPole-v1",
+            "dqn",
+            {"world.stack": 3, "net.norm": "batch", "learner.lr_schedule": "cosine", "explore.hold_steps": 9},
+        ),
         ("FrozenLake-v1", "qrdqn", {}),
     ],
     ids=["dqn", "rainbow", "iqn-per", "stack-batchnorm", "frozenlake"],

@@ -12,14 +12,20 @@ Array = np.ndarray[Any, Any]
 
 
 class Explorer:
-    """Epsilon of each lane at any step: the schedule's, or `override` instead, raised by pulses, never below the floor.
+    """Decides which lanes explore, and what they try.
 
+    Epsilon of each lane at any step is the schedule's, or `override` instead, raised by pulses, never below the floor.
     `override` may be changed while the run goes on. With noisy networks there is no schedule: the noise explores.
     """
 
-    def __init__(self, config: ExploreConfig, num_lanes: int, has_noise: bool = False) -> None:
+    def __init__(
+        self, config: ExploreConfig, num_lanes: int, num_actions: int, seed: int, has_noise: bool = False
+    ) -> None:
         self.config = config
         self.override = config.override
+        self.chance = np.random.default_rng(seed)
+        self.held = np.zeros((2, num_lanes), np.int64)  # steps that a lane's action is held yet, and its place
+        self._num_actions = num_actions
         self._has_noise = has_noise
         self._rungs = _ladder(config, num_lanes)
 
@@ -37,6 +43,22 @@ class Explorer:
         if is_pulse(config, step):
             np.maximum(epsilon, config.pulse_epsilon, out=epsilon)
         return np.maximum(epsilon, config.floor, out=epsilon)
+
+    def explore(self, epsilon: Array, lanes: Array, first: Array) -> tuple[Array, Array]:
+        """Which of these lanes explore, and the place of the action that each of them would try."""
+        # Drawn for every lane, so that one lane's chance does not depend on another's.
+        begins = self.chance.random(len(lanes)) < epsilon[lanes]
+        tried = self.chance.integers(self._num_actions, size=len(lanes))
+        if self.config.hold_steps == 1:
+            return begins, tried
+        left, place = self.held[:, lanes]
+        left[first] = 0
+        begins &= left == 0
+        lengths = self.chance.integers(1, self.config.hold_steps, size=len(lanes), endpoint=True)
+        left, place = np.where(begins, lengths, left), np.where(begins, tried, place)
+        explores = left > 0
+        self.held[:, lanes] = left - explores, place
+        return explores, place
 
 
 def scheduled(config: ExploreConfig, step: int) -> float:

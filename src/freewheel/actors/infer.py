@@ -17,14 +17,12 @@ Array = np.ndarray[Any, Any]
 class Infer:
     """A network in evaluation mode and how its values become actions. Numbers of `net` belong to whoever bound them.
 
-    Everything random comes from `seed`: `chance` decides which lanes explore and what they do, `noise` feeds noisy layers and
-    quantile fractions.
+    `noise` feeds noisy layers and quantile fractions.
     """
 
-    def __init__(self, net: nn.Module, algo: Algo, num_actions: int, action_dtype: Any, seed: int) -> None:
-        self.net, self.algo, self.num_actions = net, algo, num_actions
+    def __init__(self, net: nn.Module, algo: Algo, action_dtype: Any, seed: int) -> None:
+        self.net, self.algo = net, algo
         self._dtype = np.dtype(action_dtype)
-        self.chance = np.random.default_rng(seed)
         self.noise = torch.Generator().manual_seed(seed)
 
     def values(self, obs: Mapping[str, Array], is_greedy: bool = False) -> Tensor:
@@ -34,11 +32,8 @@ class Infer:
             draws = self.algo.act_draws(count, None if is_greedy else self.noise)
             return self.algo.q_values(self.net(as_tensors(obs), draws["noise"], draws["taus"]))
 
-    def act(self, obs: Mapping[str, Array], epsilon: Array) -> Array:
-        """Epsilon-greedy actions, one epsilon per row."""
-        explores = self.chance.random(len(epsilon)) < epsilon
-        # Drawn for every row, so that one lane's chance does not depend on another's.
-        tried = self.chance.integers(self.num_actions, size=len(epsilon))
+    def act(self, obs: Mapping[str, Array], explores: Array, tried: Array) -> Array:
+        """The best action of each row, or the place that was tried where it explores."""
         if explores.all():
             return self._numbered(tried)
         best = self.values(obs).argmax(1).numpy()

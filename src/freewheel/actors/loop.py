@@ -41,7 +41,7 @@ class Actor:
         finished = self.episodes.add(lanes, ready.reward, ready.first, ended, step + steps, seconds)
         self.epsilon = self.explorer.epsilon(step)
         seen = ready.obs if self.history is None else self.history.push(lanes, ready.obs, ready.first)
-        actions = self.infer.act(seen, self.epsilon[lanes])
+        actions = self.infer.act(seen, *self.explorer.explore(self.epsilon, lanes, ready.first))
         never = self._never[: len(lanes)]
         self.writer.append(lanes, {**ready.obs, "action": actions}, self._learned(ready.reward), never, never, version)
         self.world.send(lanes, actions)

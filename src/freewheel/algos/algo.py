@@ -53,6 +53,7 @@ class Algo:
     draws: Callable[[int, torch.Generator], dict[str, Tensor]]
     act_draws: Callable[[int, torch.Generator | None], dict[str, Tensor | None]]
     first_action: int = 0
+    custom_loss: str | None = None
 
 
 def chosen(values: Tensor, actions: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ def make_algo(name: str, q: QConfig, net: Net, custom_loss: Loss | None = None) 
         draws=partial(_draws, noises=noises, num_noise=net.num_noise, fractions=fractions),
         act_draws=partial(_act_draws, num_noise=net.num_noise, num_taus=fractions.get("choose_taus", 0)),
         first_action=net.first_action,
+        custom_loss=None if custom_loss is None else getattr(custom_loss, "__name__", type(custom_loss).__name__),
     )
 
 

@@ -193,8 +193,8 @@ def check_same(ways: Ways) -> None:
     """Whoever does less work than the others would be faster for nothing: all must have come to the same loss."""
     for case in dict.fromkeys(case for case, _ in ways):
         losses = {who: way.loss for (of, who), way in ways.items() if of == case}
-        low, high = min(losses.values()), max(losses.values())
-        if not high - low <= LOSS_TOLERANCE * abs(high):
+        first = next(iter(losses.values()))
+        if not all(abs(loss - first) <= LOSS_TOLERANCE * abs(first) for loss in losses.values()):  # NaN is never near
             said = ", ".join(f"{who} {loss:.6f}" for who, loss in losses.items())
             raise FreewheelError(
                 f"{case}: after {data.NUM_BATCHES} updates the losses are {said}. They do not make the same update, so nothing "

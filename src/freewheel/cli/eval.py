@@ -181,7 +181,7 @@ def _play(agent: Agent, args: EvalArgs) -> list[Episode]:
     from freewheel.run.evaluate import evaluate
 
     played: list[Episode] = []
-    with Progress(args.episodes, f"eval {agent.env}", args.quiet) as progress:
+    with Progress(args.episodes, f"eval {agent.env}", args.quiet, unit="episodes") as progress:
 
         def show(episode: Episode) -> None:
             played.append(episode)

@@ -6,9 +6,10 @@ import difflib
 import importlib
 import importlib.metadata
 import sys
+import traceback
 from collections.abc import Sequence
 
-from freewheel.errors import ConfigError, FreewheelError
+from freewheel.errors import ConfigError, EnvError, FreewheelError
 
 # Each command is a module of this package with a main(args); it is imported only when it is called.
 COMMANDS = {
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ConfigError(unknown_command(words[0]))
         code: int | None = importlib.import_module(f"freewheel.cli.{words[0]}").main(words[1:])
     except FreewheelError as error:
+        if error.__cause__ is not None and isinstance(error, EnvError):
+            traceback.print_exception(error.__cause__)  # the user's own code: its lines are what helps
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return USER_MUST_ACT if isinstance(error, ConfigError) else FAILED
     except KeyboardInterrupt:

@@ -32,6 +32,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "explore.over_steps": (1, None),
     "explore.ladder_base": (0, 1),
     "explore.ladder_power": (0, None),
+    "explore.hold_steps": (1, 10_000),
     "explore.floor": (0, 1),
     "explore.override": (0, 1),
     "explore.pulse_every_steps": (0, None),
@@ -191,7 +192,8 @@ def unused(config: Config) -> dict[str, str]:
     add(learner.optimizer != "adamw", f"learner.optimizer={learner.optimizer}", "learner.weight_decay")
     convolutions = ("net.channels", "net.kernels", "net.strides", "net.conv_bias")
     add(config.net.body == "mlp", "net.body=mlp", *convolutions)
-    layers = ("net.hidden", "net.activation", "net.norm", "net.init")
+    add(config.net.body == "cnn", "net.body=cnn", "net.rescale")
+    layers = ("net.hidden", "net.rescale", "net.activation", "net.norm", "net.init")
     add(":" in config.net.body, f"net.body={config.net.body} is a network of yours", *convolutions, *layers)
     add(":" not in config.net.body, f"net.body={config.net.body} is one of ours", "net.complete")
     return found

@@ -48,6 +48,9 @@ class NetConfig:
     hidden: tuple[int, ...] = (128, 128)
     """Widths of the fully connected layers."""
 
+    rescale: bool = False
+    """mlp: map numbers to -1..1 by the bounds that the observation space gives them."""
+
     channels: tuple[int, ...] = (32, 64, 64)
     """cnn: channels of the convolutions."""
 
@@ -144,6 +147,9 @@ class ExploreConfig:
 
     ladder_power: float = 7.0
     """ladder: the last lane has ladder_base ** (1 + ladder_power)."""
+
+    hold_steps: int = 1
+    """An explored action is held for a random number of steps up to this: pushes instead of a tremble."""
 
     floor: float = 0.0
     """Epsilon never falls below this, whatever schedule and override say."""

@@ -27,6 +27,8 @@ class Learner:
         self.generator = torch.Generator().manual_seed(seed)
         self.last: Updated | None = None
         self.lr = config.learner.lr
+        # What looks wrong about the first batch, "" if nothing does; None before it.
+        self.doubt: str | None = None
         # Where the ratio is counted from: a run whose replay is empty again warms up again, without a burst after it.
         self.from_step, self.from_updates = config.replay.warmup_rows, 0
 
@@ -51,6 +53,8 @@ class Learner:
         beta = replay.beta + share_done * (replay.beta_end - replay.beta)
         for _ in range(self.config.learner.updates_per_call // step.unrolled):
             batch = self.replay.sample(beta)
+            if self.doubt is None:
+                self.doubt = doubtful(batch)
             self.lr = lr_at(self.config.learner, step.num_updates, share_done)
             self.last = step.update(self._arranged(batch), self._draws(), self.lr)
             if self.replay.prioritized:
@@ -96,6 +100,16 @@ class Learner:
                 f"{self.lr:.2g}). The weights are those before them. Lower learner.lr, set learner.clip_norm, or bound rewards "
                 "with world.reward_scale or world.reward_clip."
             )
+
+
+def doubtful(batch: Batch) -> str:
+    """What a learner should not see: rows that are all alike teach nothing."""
+    tensors = batch.obs if isinstance(batch.obs, dict) else {"obs": batch.obs}
+    alike = [name for name, rows in tensors.items() if len(rows) > 1 and bool((rows == rows[:1]).all())]
+    if len(alike) < len(tensors):
+        return ""
+    value = "0" if not any(bool(rows.any()) for rows in tensors.values()) else "the same"
+    return f"all {len(batch.reward)} observations of the first batch are {value}: the env shows nothing that could be learned from"
 
 
 def _grouped(value: Any, groups: int) -> Any:

@@ -14,6 +14,9 @@ from freewheel.nets.inputs import Obs, is_image
 from freewheel.nets.mlp import MlpBody
 from freewheel.spec import Space
 
+# How net.body names a network that was handed over in Python.
+GIVEN = "given:"
+
 
 class QNet(nn.Module):
     """Observations to what the algorithm works on: [B, A], or [B, A, K] where an action has K quantiles or atoms.
@@ -55,6 +58,11 @@ def build_net(
     """The network for these spaces and settings; `body` goes before net.body. First weights come from torch's generator."""
     actions = _discrete(action_space, algo)
     given = body if body is not None else net.body
+    if isinstance(given, str) and given.startswith(GIVEN):
+        raise ConfigError(
+            f"this run's network was given as an object ({given.removeprefix(GIVEN)}), and a run keeps numbers, never code. "
+            "Give it again: body=... in Python. A network named by --net.body module:name is found again by itself."
+        )
     made = _own_body(given, obs_space, net, stack) or make_body(given, obs_space, stack)
     if net.complete:
         return QNet(_complete(made, obs_space, actions, given, q, algo, stack), None, None, actions)
@@ -86,7 +94,7 @@ def _own_body(given: Body, obs_space: Space, net: NetConfig, stack: int) -> nn.M
             stack,
         )
     if given in ("auto", "mlp"):
-        return MlpBody(obs_space, net.hidden, net.activation, net.norm, net.init, stack)
+        return MlpBody(obs_space, net.hidden, net.activation, net.norm, net.init, stack, net.rescale)
     return None
 
 

@@ -26,12 +26,12 @@ def leaves(space: Space, name: str = "") -> Iterator[tuple[str, Space]]:
 
 
 class Vector(nn.Module):
-    """Any observation as one vector [B, size]: numbers as they are, uint8 as 0..1, choices as one-hots, parts side by side."""
+    """Any observation as one vector [B, size]: numbers as they are or rescaled, uint8 as 0..1, choices as one-hots, parts side by side."""
 
-    def __init__(self, space: Space, stack: int = 1) -> None:
+    def __init__(self, space: Space, stack: int = 1, rescale: bool = False) -> None:
         super().__init__()
         self.names = [name for name, _ in leaves(space)]
-        parts = [_part(name, part, stack) for name, part in leaves(space)]
+        parts = [_part(name, part, stack, rescale) for name, part in leaves(space)]
         self.size = sum(part.size for part in parts)
         self.parts = nn.ModuleList(parts)
 
@@ -43,14 +43,32 @@ class Vector(nn.Module):
 
 
 class Numbers(nn.Module):
-    """A Box or MultiBinary as floats."""
+    """A Box or MultiBinary as floats. Rescaled, numbers that the space bounds become -1..1; the others stay as they are."""
 
-    def __init__(self, space: Space, stack: int) -> None:
+    def __init__(self, space: Space, stack: int, rescale: bool = False) -> None:
         super().__init__()
         self.size = stack * int(np.prod(space.shape or (), dtype=np.int64))
+        # Plain attributes: as buffers they would travel with the weights.
+        self.middle: Tensor | None = None
+        self.reach: Tensor | None = None
+        if rescale:
+            self.middle, self.reach = _bounds(space)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.middle is not None and self.reach is not None:
+            x = (x.float() - self.middle.to(x.device)) / self.reach.to(x.device)
         return scaled(x).reshape(x.shape[0], -1)
+
+
+def _bounds(space: Space) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    if not isinstance(space, spaces.Box) or space.dtype == np.uint8:
+        return None, None
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    # Bounds near the largest float stand for none.
+    is_bounded = (np.abs(low) < 1e6) & (np.abs(high) < 1e6) & (high > low)
+    low, high = np.where(is_bounded, low, -1), np.where(is_bounded, high, 1)
+    middle, reach = (low + high) / 2, (high - low) / 2
+    return torch.from_numpy(middle.astype(np.float32)), torch.from_numpy(reach.astype(np.float32))
 
 
 class Choices(nn.Module):
@@ -126,9 +144,9 @@ def _example(space: Space, stack: int, batch: int) -> Tensor:
     return torch.from_numpy(array)
 
 
-def _part(name: str, space: Space, stack: int) -> Numbers | Choices:
+def _part(name: str, space: Space, stack: int, rescale: bool) -> Numbers | Choices:
     if isinstance(space, (spaces.Box, spaces.MultiBinary)):
-        return Numbers(space, stack)
+        return Numbers(space, stack, rescale)
     if isinstance(space, spaces.Discrete):
         return Choices([int(space.n)], [int(space.start)], stack)
     if isinstance(space, spaces.MultiDiscrete):

@@ -27,10 +27,17 @@ class MlpBody(nn.Module):
     """Observations of any space to [B, num_features]."""
 
     def __init__(
-        self, space: Space, hidden: Sequence[int], act: str, norm_name: str, init: str, stack: int = 1
+        self,
+        space: Space,
+        hidden: Sequence[int],
+        act: str,
+        norm_name: str,
+        init: str,
+        stack: int = 1,
+        rescale: bool = False,
     ) -> None:
         super().__init__()
-        self.inputs = Vector(space, stack)
+        self.inputs = Vector(space, stack, rescale)
         self.layers = dense(self.inputs.size, hidden, act, norm_name)
         self.num_features = hidden[-1] if hidden else self.inputs.size
         begin(self, init, act)

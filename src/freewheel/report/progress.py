@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 REFRESH_S = 0.2
 PLAIN_S = 10.0
+LEAST_S = 1.0  # between two plain lines
 # Younger rates weigh more: a change of speed shows within a few refreshes, a single slow one hardly.
 RATE_SHARE = 0.3
 WIDE = 120
@@ -31,9 +32,11 @@ class Progress:
         first_step: int = 0,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        unit: str = "steps",
     ) -> None:
         self._total = max(total_steps, 1)
         self._title = title
+        self._unit = unit
         self._clock = clock
         self._stream = sys.stderr if stream is None else stream
         self._is_silent = is_quiet
@@ -72,7 +75,8 @@ class Progress:
         """True if `update` would show something: ask first where the figures take time to find."""
         if self._is_silent:
             return False
-        return self._clock() >= self._due_s or (self._bar is None and steps >= self._next_tenth)
+        now = self._clock()
+        return now >= self._due_s or (self._bar is None and steps >= self._next_tenth and now - self._last_s >= LEAST_S)
 
     def note(self, text: str) -> None:
         """A line that stays, above the progress line."""
@@ -124,7 +128,7 @@ class Progress:
         if epsilon is not None:
             parts.append(f"epsilon {epsilon:.3f}")
         if self._rate is not None:
-            parts.append(f"{self._rate:,.0f} steps/s")
+            parts.append(f"{self._rate:,.0f} {self._unit}/s")
         if ratio is not None:
             parts.append(f"ratio {ratio:.3g}")
         return "  ".join(parts)
@@ -133,7 +137,7 @@ class Progress:
         self._shown_steps = steps
         if self._bar is None:
             share = 100 * steps // self._total
-            self._write(f"{self._title}  {steps:,}/{self._total:,} steps ({share} %)  {self._text}".rstrip())
+            self._write(f"{self._title}  {steps:,}/{self._total:,} {self._unit} ({share} %)  {self._text}".rstrip())
             return
         try:
             self._bar.update(self._task, completed=steps, text=self._text)

@@ -84,8 +84,8 @@ def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts
     lanes = Lanes(spec, world.num_lanes, config.replay.rows // world.num_lanes)
     step = Step(net, algo, config.learner)
     # The actor reads the learner's own numbers: in one process, in turn, there is nothing to copy.
-    infer = Infer(step.eval_net, algo, net.num_actions, world.action_space.dtype, seed_of(config, "actor"))
-    explorer = Explorer(config.explore, world.num_lanes, has_noise=config.q.noisy)
+    infer = Infer(step.eval_net, algo, world.action_space.dtype, seed_of(config, "noise"))
+    explorer = Explorer(config.explore, world.num_lanes, net.num_actions, seed_of(config, "explore"), config.q.noisy)
     actor = Actor(world, lanes.writer(), infer, explorer, config.world)
     replay = Replay(
         lanes,

@@ -95,5 +95,5 @@ def policy_of(checkpoint: Checkpoint, body: Any = None) -> Policy:
     own = {f"net.{name}": view for name, view in flat.views(weights).items()}
     restore_weights(own, checkpoint.tensors, checkpoint.path)
     flat.bind(net, weights).eval().requires_grad_(False)
-    infer = Infer(net, algo, net.num_actions, action_space.dtype, seed=0)
+    infer = Infer(net, algo, action_space.dtype, seed=0)
     return Policy(infer, config, obs_space, action_space)

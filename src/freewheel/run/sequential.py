@@ -79,6 +79,9 @@ class Sequential:
         # All that is due, even when the run is stopping: a resumed one then goes on as if it had not.
         while parts.learner.due(moment.step) > 0:
             parts.learner.call(moment.step)
+            if parts.learner.doubt:
+                self._progress.note(f"warning: {parts.learner.doubt}.")
+                parts.learner.doubt = ""
             moment.updates = parts.learner.updates
             for callback in self._callbacks:
                 callback.on_update(moment)

@@ -30,6 +30,7 @@ def gather(parts: Parts, config: Config, steps: int, seconds: float) -> tuple[di
     tensors: dict[str, Any] = dict(learner.step.tensors())
     tensors["random.learner"] = learner.generator.get_state()
     tensors["random.noise"] = actor.infer.noise.get_state()
+    tensors["explore.held"] = actor.explorer.held
     world = parts.world.state()
     tensors |= {f"world.{name}": rows for name, rows in (world or {}).items()}
     if actor.history is not None:
@@ -38,13 +39,14 @@ def gather(parts: Parts, config: Config, steps: int, seconds: float) -> tuple[di
         "config": to_dict(config),
         "obs_space": describe(parts.world.obs_space),
         "action_space": describe(parts.world.action_space),
+        "loss": learner.step.algo.custom_loss,
         "steps": steps,
         "seconds": seconds,
         "updates": learner.updates,
         "from_step": learner.from_step,
         "from_updates": learner.from_updates,
         "epsilon_override": actor.explorer.override,
-        "chance": actor.infer.chance.bit_generator.state,
+        "chance": actor.explorer.chance.bit_generator.state,
         "replay": parts.replay.state(),
         "episodes": actor.episodes.state(),
     }
@@ -61,7 +63,8 @@ def restore(parts: Parts, checkpoint: Checkpoint) -> str | None:
         learner.from_step, learner.from_updates = int(state["from_step"]), int(state["from_updates"])
         learner.generator.set_state(tensors["random.learner"])
         actor.infer.noise.set_state(tensors["random.noise"])
-        actor.infer.chance.bit_generator.state = state["chance"]
+        actor.explorer.chance.bit_generator.state = state["chance"]
+        actor.explorer.held[...] = tensors["explore.held"].numpy()
         actor.explorer.override = state["epsilon_override"]
         parts.replay.set_state(state["replay"])
         actor.episodes.set_state(state["episodes"])

@@ -14,8 +14,8 @@ from .dqn_settings import (
     HIDDEN,
     LEARNING_STARTS,
     LR,
-    STEPS_PER_UPDATE,
     TARGET_EVERY_STEPS,
+    turns,
 )
 from .meter import Meter
 
@@ -25,15 +25,6 @@ env_util: Any = importlib.import_module("stable_baselines3.common.env_util")
 
 def version() -> str:
     return str(sb3.__version__)
-
-
-def turns(envs: int) -> tuple[int, int]:
-    """Vector steps between two trainings, and updates in each: together one update per `STEPS_PER_UPDATE` steps."""
-    if STEPS_PER_UPDATE % envs == 0:
-        return STEPS_PER_UPDATE // envs, 1
-    if envs % STEPS_PER_UPDATE == 0:
-        return 1, envs // STEPS_PER_UPDATE
-    raise ValueError(f"{envs} envs cannot make one update per {STEPS_PER_UPDATE} steps")
 
 
 def train(meter: Meter, order: dict[str, Any]) -> None:

@@ -12,3 +12,12 @@ TARGET_EVERY_STEPS = 500
 LR, GAMMA, CLIP_NORM = 2.5e-4, 0.99, 10.0
 # More than any window can take: the meter stops the training.
 ENDLESS = 10**9
+
+
+def turns(envs: int) -> tuple[int, int]:
+    """Vector steps between two trainings, and updates in each: together one update per `STEPS_PER_UPDATE` steps."""
+    if STEPS_PER_UPDATE % envs == 0:
+        return STEPS_PER_UPDATE // envs, 1
+    if envs % STEPS_PER_UPDATE == 0:
+        return 1, envs // STEPS_PER_UPDATE
+    raise ValueError(f"{envs} envs cannot make one update per {STEPS_PER_UPDATE} steps")
