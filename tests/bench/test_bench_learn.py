@@ -27,6 +27,10 @@ def trained(row: Row, *returns: float | None) -> Learned:
     return Learned(row, tuple(Trained(row.name, seed, "f", value) for seed, value in enumerate(returns)))
 
 
+def training(seed: int) -> Training:
+    return Training(ROW, seed, ROW.fingerprint(seed))
+
+
 def test_the_median_of_the_seeds_is_what_counts() -> None:
     one = trained(ROW, 500.0, 100.0, 475.0)
     assert one.median == 475.0
@@ -173,9 +177,24 @@ def test_no_more_than_the_jobs_run_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     fake(monkeypatch, GOOD)
     looks: list[list[str]] = []
     done: list[Trained] = []
-    train_all([Training(ROW, seed) for seed in range(5)], 2, looks.append, done.append)
+    train_all([training(seed) for seed in range(5)], 2, looks.append, done.append)
     assert max(len(names) for names in looks) == 2
     assert sorted(one.seed for one in done) == list(range(5))
+
+
+def test_a_preset_that_changes_meanwhile_spoils_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, GOOD)
+    done: list[Trained] = []
+    old = Training(ROW, 1, "other settings")
+    train_all([training(0), old, training(2)], 1, lambda names: None, done.append)
+    assert [(one.seed, one.eval_return_mean) for one in done] == [(0, 480.0), (1, None), (2, 482.0)]
+    assert "CartPole-v1/dqn seed 1 was not run: its preset changed" in str(done[1].problem)
+
+    def broken(row: Row, seed: int) -> str:
+        raise ConfigError("there is no such setting")
+
+    monkeypatch.setattr(Row, "fingerprint", broken)
+    assert old.is_outdated()
 
 
 def test_an_interruption_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -187,7 +206,7 @@ def test_an_interruption_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, 
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_all([Training(ROW, seed) for seed in range(3)], 2, interrupt, lambda one: None)
+        train_all([training(seed) for seed in range(3)], 2, interrupt, lambda one: None)
     assert os.listdir(tmp_path) == []
 
 

@@ -11,11 +11,15 @@ import torch
 
 import freewheel
 from freewheel import Callback, Moment
+from freewheel.config import assemble
 from freewheel.errors import CheckpointError, ConfigError
-from freewheel.run.checkpoint import load_newest
+from freewheel.run import state
+from freewheel.run.checkpoint import load, load_newest
+from freewheel.run.parts import build
 
 SMALL: dict[str, Any] = {
     "world.lanes": 3,
+    "explore.over_steps": 200,
     "net.hidden": (16,),
     "replay.rows": 600,
     "replay.warmup_rows": 60,
@@ -31,27 +35,29 @@ SMALL: dict[str, Any] = {
 
 
 def train(folder: Path, env: Any = "CartPole-v1", steps: int | None = 900, **more: Any) -> freewheel.Run:
-    settings = {**SMALL, "log.folder": str(folder), **more.pop("settings", {})}
+    settings = {**SMALL, "log.folder": str(folder)}
+    if more.get("algo") == "rainbow":
+        del settings["explore.over_steps"]  # its noise explores
+    settings |= more.pop("settings", {})
     if "resume" in more:
-        settings = {}
-        env = None
+        env, settings = None, {name: value for name, value in settings.items() if name.startswith("checkpoint.")}
     return freewheel.train(env, steps=steps, preset="none", settings=settings, is_quiet=True, **more)
 
 
 def saved(run: freewheel.Run) -> tuple[dict[str, torch.Tensor], dict[str, Any], bytes]:
     checkpoint = load_newest(run.folder / "checkpoints")
-    state = {name: value for name, value in checkpoint.state.items() if name not in ("config", "seconds")}
+    values = {name: value for name, value in checkpoint.state.items() if name not in ("config", "seconds")}
     replay = checkpoint.path_of("replay.bin").read_bytes() if checkpoint.files else b""
-    return checkpoint.tensors, state, replay
+    return checkpoint.tensors, values, replay
 
 
 def assert_same(one: freewheel.Run, two: freewheel.Run) -> None:
-    tensors, state, _ = saved(one)
-    others, other_state, _ = saved(two)
+    tensors, values, _ = saved(one)
+    others, other_values, _ = saved(two)
     assert tensors.keys() == others.keys()
     for name, tensor in tensors.items():
         assert torch.equal(tensor, others[name]), name
-    assert state == other_state
+    assert values == other_values
 
 
 class StopAt(Callback):
@@ -105,7 +111,12 @@ def test_resume_without_the_replay_warms_up_again_and_has_no_burst(tmp_path: Pat
         def on_update(self, moment: Moment) -> None:
             updates.append((moment.step, moment.updates))
 
-    resumed = train(tmp_path, steps=None, resume=part.folder, callbacks=[Watch()])
+    again = {"checkpoint.replay": True}
+    resumed = train(tmp_path, steps=None, resume=part.folder, settings=again, callbacks=[Watch(), StopAt(600)])
+    from_step = saved(resumed)[1]["from_step"]
+    assert from_step == part.result["steps"] + SMALL["replay.warmup_rows"]
+    resumed = train(tmp_path, steps=None, resume=part.folder, settings=again)
+    assert saved(resumed)[1]["from_step"] == from_step
     first_step, first_updates = updates[0]
     assert first_step >= part.result["steps"] + SMALL["replay.warmup_rows"]
     assert first_updates <= part.result["updates"] + 4
@@ -203,3 +214,26 @@ def test_what_changes_learning_cannot_be_given_on_resume(tmp_path: Path) -> None
 def test_a_run_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises((ConfigError, CheckpointError), match="nosuchrun"):
         freewheel.train(resume=tmp_path / "nosuchrun")
+
+
+def test_what_is_put_back_is_what_was_saved(tmp_path: Path) -> None:
+    settings = {**SMALL, "world.stack": 3, "explore.hold_steps": 9, "replay.prioritized": True, "log.folder": "none"}
+    config = assemble("CartPole-v1", {**settings, "algo": "iqn"}, "none")
+    parts, others = build(config, config.env), build(config, config.env)
+    try:
+        steps = 0
+        while steps < 200:
+            steps += parts.actor.turn(steps, 0)[0]
+            while parts.learner.due(steps) > 0:
+                parts.learner.call(steps)
+        path = state.write(tmp_path, parts, config, steps, 1.0)
+        assert state.restore(others, load(path)) is None
+        tensors, values = state.gather(parts, config, steps, 1.0)
+        again, other_values = state.gather(others, config, steps, 1.0)
+        assert values == other_values
+        assert tensors.keys() == again.keys()
+        for name, tensor in tensors.items():
+            np.testing.assert_array_equal(np.asarray(tensor), np.asarray(again[name]), err_msg=name)
+    finally:
+        parts.close()
+        others.close()

@@ -67,7 +67,7 @@ def run(settings: LearnSettings) -> list[Learned]:
         raise ConfigError(f"--seeds {','.join(map(str, settings.seeds))} must be one or more numbers of at least 0.")
     if settings.jobs < 1:
         raise ConfigError(f"--jobs {settings.jobs} must be at least 1.")
-    trainings = [Training(row, seed) for row in rows for seed in seeds]
+    trainings = [Training(row, seed, row.fingerprint(seed)) for row in rows for seed in seeds]
     results = Results(settings.out)
     machine = describe_machine({})
     missing = [training for training in trainings if results.of(training) is None]

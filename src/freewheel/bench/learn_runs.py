@@ -32,10 +32,11 @@ START = (
 
 @dataclass(frozen=True)
 class Training:
-    """One row with one seed."""
+    """One row with one seed, and the settings that it had when the bench began."""
 
     row: Row
     seed: int
+    fingerprint: str
 
     @property
     def name(self) -> str:
@@ -43,7 +44,14 @@ class Training:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        return self.row.name, self.seed, self.row.fingerprint(self.seed)
+        return self.row.name, self.seed, self.fingerprint
+
+    def is_outdated(self) -> bool:
+        """Whether the preset was edited meanwhile: what it would give belongs to other settings."""
+        try:
+            return self.row.fingerprint(self.seed) != self.fingerprint
+        except ConfigError:
+            return True
 
 
 @dataclass(frozen=True)
@@ -164,7 +172,14 @@ def train_all(
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                running.append(Running(waiting.pop(0)))
+                training = waiting.pop(0)
+                if training.is_outdated():
+                    problem = (
+                        f"{training.name} was not run: its preset changed after this command began. Call it again."
+                    )
+                    on_done(Trained(*training.key, None, problem=problem))
+                else:
+                    running.append(Running(training))
             on_look([one.training.name for one in running])
             time.sleep(POLL_S)
             for one in list(running):
