@@ -25,7 +25,7 @@ from freewheel.run.folder import DEFAULT_ROOT, RunFolder, new_run, open_run
 from freewheel.run.parts import Parts, build
 from freewheel.run.policy import Policy, load_policy
 from freewheel.run.sequential import Sequential
-from freewheel.run.stopping import signals_stop
+from freewheel.run.stopping import Interrupted, Signals, signals_stop
 
 
 @dataclass
@@ -170,7 +170,7 @@ def _train(
         progress.close(moment.step)
         result = _figures(folder, config, runtime, first)
         if signals.received is None:
-            result["eval_return_mean"] = _evaluated(parts, config, env, is_quiet)
+            result["eval_return_mean"] = _evaluated(parts, config, env, is_quiet, signals)
         _tell(folder, progress, "finished" if moment.step >= config.steps else "stopped", moment, result)
     return Run(folder.path, config, result, recorder.episodes, signals.received, body)
 
@@ -226,7 +226,8 @@ def _figures(folder: RunFolder, config: Config, runtime: Sequential, first: int)
     }
 
 
-def _evaluated(parts: Parts, config: Config, env: Any, is_quiet: bool) -> float | None:
+def _evaluated(parts: Parts, config: Config, env: Any, is_quiet: bool, signals: Signals) -> float | None:
+    """None when there is nothing to play, or a signal ends it."""
     if not config.eval_episodes or not _can_evaluate(env):
         return None
     with Progress(config.eval_episodes, "evaluation", is_quiet, unit="episodes") as progress:
@@ -234,9 +235,14 @@ def _evaluated(parts: Parts, config: Config, env: Any, is_quiet: bool) -> float 
 
         def show(episode: Episode) -> None:
             played.append(episode)
+            if signals.received is not None:
+                raise Interrupted
             progress.update(len(played), math.fsum(e.ret for e in played) / len(played))
 
-        evaluate(parts.actor.infer, config, env, config.eval_episodes, on_episode=show)
+        try:
+            evaluate(parts.actor.infer, config, env, config.eval_episodes, on_episode=show)
+        except Interrupted:
+            return None
         progress.close(len(played))
     return math.fsum(episode.ret for episode in played) / len(played)
 

@@ -96,7 +96,11 @@ def test_the_rows_of_the_peers_are_one_episode() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["bnch"], 2, "ConfigError: unknown command 'bnch'. Did you mean 'bench'? There are: train, eval, play, runs, bench."),
+        (
+            ["bnch"],
+            2,
+            "ConfigError: unknown command 'bnch'. Did you mean 'bench'? There are: train, eval, play, runs, bench.",
+        ),
         ([], 2, "usage: freewheel COMMAND"),
         (["bench", "replay", "--against", "cprb"], 2, "Did you mean 'cpprb'"),
         (["bench", "weights", "--against", "queue"], 2, "Did you mean 'mp_queue'"),

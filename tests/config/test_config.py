@@ -58,6 +58,7 @@ def test_a_preset_can_be_chosen_by_name_or_left_out() -> None:
     [
         ("[all\n", "cannot be read"),
         ("[dqm]\nsteps = 1\n", "Did you mean dqn"),
+        ("[all]\nenv = 'Acrobot-v1'\n", "the user's to choose"),
         ("[all.learner]\nlrr = 1.0\n", "learner.lr"),
         ("[all.learner]\nlr = 'fast'\n", "must be float"),
     ],

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "freewheel"
 # then what runs, shows and starts them.
 ORDER = [
     {"errors", "_core"},
-    {"config", "spec"},
+    {"config", "spec", "imports"},
     {"memory"},
     {"weights", "report", "nets"},
     {"algos"},

@@ -87,7 +87,8 @@ def test_updates_equal_those_of_torch(config: LearnerConfig) -> None:
         step.update(rows(i), {}, 1e-2)
     for own, theirs in zip(step.net.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(own, theirs, rtol=2e-4, atol=2e-6)
-    assert step.num_updates == int(step.state.updates) == int(step.state.count) == 20
+    assert step.num_updates == int(step.state.updates) == 20
+    torch.testing.assert_close(step.state.decay, torch.tensor([config.beta1**20, config.beta2**20]))
 
 
 def test_parts_of_a_batch_give_the_gradient_of_the_whole() -> None:
@@ -118,7 +119,7 @@ def test_f09_an_update_that_is_not_finite_changes_nothing(what: str) -> None:
             torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
     step.update(rows(9), {}, 1e-3)
     assert int(step.state.bad_in_row) == 0
-    assert int(step.state.count) == 2
+    torch.testing.assert_close(step.state.decay, torch.tensor([0.9**2, 0.999**2]))
 
 
 def test_a_first_update_that_is_not_finite_is_skipped_too() -> None:

@@ -126,7 +126,7 @@ def test_quiet_and_dumb_terminals_get_no_codes(monkeypatch: pytest.MonkeyPatch, 
         progress.update(steps)
     progress.note("note")
     progress.close(100)
-    assert bool(screen.getvalue()) != is_quiet
+    assert (screen.getvalue() == "note\n") == is_quiet
     assert "\x1b" not in screen.getvalue()
 
 

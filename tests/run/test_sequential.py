@@ -200,6 +200,28 @@ class Fails:
         return Raising(gymnasium.make("CartPole-v1").unwrapped)
 
 
+def test_an_override_given_on_resume_holds(tmp_path: Path) -> None:
+    part = train(tmp_path, callbacks=[StopAt(100)])
+    resumed = freewheel.train(resume=part.folder, settings={"explore.override": 0.3}, is_quiet=True)
+    assert saved(resumed)[1]["epsilon_override"] == 0.3
+
+
+def test_f13_a_full_disk_is_told_and_the_last_checkpoint_is_not_taken_for_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written: list[int] = []
+
+    def full(folder: Path, step: int, *more: Any, **others: Any) -> Path:
+        written.append(step)
+        raise CheckpointError("no space left")
+
+    monkeypatch.setattr(state, "save", full)
+    with pytest.raises(CheckpointError, match="no space"):
+        train(tmp_path, settings={"checkpoint.every_steps": 200})
+    assert len(written) == 5  # it went on after each, and ended with an error
+    assert capsys.readouterr().err.count("no space left") == 4
+
+
 def test_what_changes_learning_cannot_be_given_on_resume(tmp_path: Path) -> None:
     part = train(tmp_path, callbacks=[StopAt(100)])
     with pytest.raises(ConfigError, match="q.gamma"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.metadata
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -44,6 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exception(error.__cause__)  # the user's own code: its lines are what helps
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return USER_MUST_ACT if isinstance(error, ConfigError) else FAILED
+    except BrokenPipeError:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # whoever read us has gone; Python would flush at exit
+        return FAILED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -73,6 +73,9 @@ def read_preset(env: str, algo: str, preset: str) -> dict[str, Any]:
     if algo not in sections and ALL not in sections:
         return {}
     merged = {**_flat(sections.get(ALL, {})), **_flat(sections.get(algo, {}))}
+    for name in ("env", "algo"):
+        if name in merged:
+            raise ConfigError(f"preset {path} sets {name}, which is the user's to choose. Take it out.")
     return _typed(merged, f" in preset {path.name}")
 
 

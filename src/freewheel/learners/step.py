@@ -20,6 +20,9 @@ from freewheel.nets.flat import Flat
 
 # Updates in one compiled graph: 8 share the cost of a call; more only take longer to compile.
 MOST_UNROLLED = 8
+# Measured for an MLP of 2x128 at batch 128, one core: calls made in C++ instead of Python, and matrix products chosen by trying
+# (the generated ones take bias and activation along): 0.22 ms an update instead of 0.29 ms with library products.
+COMPILER: dict[str, str | int | bool | Callable[..., Any]] = {"cpp_wrapper": True, "max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN"}
 # Keeps a gradient of norm 0 from being divided by it.
 CLIP_EPS = 1e-6
 
@@ -35,7 +38,7 @@ class State:
     target: Tensor
     mean: Tensor  # Adam's, of the gradient
     square: Tensor
-    count: Tensor  # updates that were carried out, float32: for Adam's bias correction
+    decay: Tensor  # beta1 and beta2 to the power of the updates carried out: for Adam's bias correction
     updates: Tensor  # updates asked for, the skipped ones too, int64
     bad_in_row: Tensor  # updates skipped since the last that was carried out, int64
 
@@ -64,7 +67,7 @@ class Step:
             target=weights.clone(),
             mean=zeros,
             square=zeros.clone(),
-            count=torch.zeros((), device=weights.device),
+            decay=torch.ones(2, device=weights.device),
             updates=torch.zeros((), dtype=torch.int64, device=weights.device),
             bad_in_row=torch.zeros((), dtype=torch.int64, device=weights.device),
         )
@@ -76,11 +79,12 @@ class Step:
         self.unrolled = unrolled(config.updates_per_call) if config.compile else 1
         self._moves_in_graph = config.compile and config.target_every_updates % self.unrolled != 0
         self._lr = torch.zeros((), device=weights.device)
+        self._betas = torch.tensor([config.beta1, config.beta2], device=weights.device)
         self._run: Callable[[State, Tensor, Batch, Draws], Updated] = self._one
         self._gradient: Callable[[State, Batch, Draws], tuple[Tensor, Tensor, Outcome]] = self._gradient_of_modules
         if config.compile:
             self._gradient = self._gradient_of_vectors
-            self._run = torch.compile(self._several, fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
+            self._run = torch.compile(self._several, fullgraph=True, dynamic=False, options=COMPILER)
         self.num_updates = 0
 
     def update(self, batch: Batch, draws: Draws, lr: float) -> Updated:
@@ -97,7 +101,7 @@ class Step:
         state = self.state
         named = {f"net.{name}": view for name, view in self.flat.views(state.weights).items()}
         named |= {f"target.{name}": view for name, view in self.flat.views(state.target).items()}
-        rest = {name: getattr(state, name) for name in ("mean", "square", "count", "updates", "bad_in_row")}
+        rest = {name: getattr(state, name) for name in ("mean", "square", "decay", "updates", "bad_in_row")}
         return named | {f"optimizer.{name}": tensor for name, tensor in rest.items()}
 
     def _several(self, state: State, lr: Tensor, batch: Batch, draws: Draws) -> Updated:
@@ -164,23 +168,31 @@ class Step:
         norm: Tensor = torch.linalg.vector_norm(gradient)
         is_good = torch.isfinite(norm + loss)
         good = is_good.float()
-        if config.clip_norm > 0:
-            gradient = gradient * (config.clip_norm / (norm + CLIP_EPS)).clamp(max=1.0)
-        gradient = torch.where(is_good, gradient, 0.0)
-        params = state.weights[: self.flat.num_params]
-        state.count.add_(good)
         state.updates.add_(1)
         state.bad_in_row.add_(1).mul_(~is_good)
-        state.mean.lerp_(gradient, good * (1 - config.beta1))
-        state.square.lerp_(gradient.square(), good * (1 - config.beta2))
-        # Before the first good update count is 0 and so are the means: the guards only keep 0/0 out.
-        mean_share = (1 - config.beta1**state.count).clamp(min=1e-12)
-        square_share = (1 - config.beta2**state.count).clamp(min=1e-12)
+        state.decay.mul_(torch.where(is_good, self._betas, 1.0))
+        # Before the first good update the means are 0: the guard only keeps 0/0 out.
+        mean_share, square_share = (1 - state.decay).clamp(min=1e-12)
+        clip = (config.clip_norm / (norm + CLIP_EPS)).clamp(max=1.0) if config.clip_norm > 0 else torch.ones_like(norm)
+        # Stacked, so that a compiled graph works these out once and not for every weight.
         rate = lr * good
+        clip, take_mean, take_square, rate, spread, keep = torch.stack(
+            [
+                clip,
+                good * (1 - config.beta1),
+                good * (1 - config.beta2),
+                rate / mean_share,
+                square_share.rsqrt(),
+                1 - rate * config.weight_decay,
+            ]
+        )
+        gradient = torch.where(is_good, gradient * clip, 0.0)
+        params = state.weights[: self.flat.num_params]
+        state.mean.lerp_(gradient, take_mean)
+        state.square.lerp_(gradient.square(), take_square)
         if config.optimizer == "adamw":
-            params.mul_(1 - rate * config.weight_decay)
-        root = (state.square / square_share).sqrt_().add_(config.adam_eps)
-        params.sub_(state.mean / root * (rate / mean_share))
+            params.mul_(keep)
+        params.sub_(rate * state.mean / (state.square.sqrt() * spread + config.adam_eps))
         return norm
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from freewheel.errors import ConfigError
+from freewheel.imports import find_name
 from freewheel.nets.inputs import example
 from freewheel.spec import Space
 
@@ -66,16 +66,7 @@ def _imported(where: str) -> Any:
     module_name, _, name = where.partition(":")
     if not module_name or not name:
         raise ConfigError(f"net.body={where!r} is neither auto, mlp, cnn nor an import string like 'my_nets:Body'.")
-    try:
-        found: Any = importlib.import_module(module_name)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except Exception as error:
-        raise ConfigError(
-            f"net.body={where!r} cannot be imported: {type(error).__name__}: {error}. "
-            "Check the spelling, and that Python finds the module from where you start (PYTHONPATH)."
-        ) from error
-    return found
+    return find_name(where, "Name an nn.Module, or what makes one from the observation space.")
 
 
 def _called(who: str, make: Any, obs_space: Space, stack: int) -> Any:

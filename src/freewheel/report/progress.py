@@ -79,9 +79,7 @@ class Progress:
         return now >= self._due_s or (self._bar is None and steps >= self._next_tenth and now - self._last_s >= LEAST_S)
 
     def note(self, text: str) -> None:
-        """A line that stays, above the progress line."""
-        if self._is_silent:
-            return
+        """A line that stays, above the progress line; told also when no progress is shown."""
         if self._bar is None:
             self._write(text)
             return

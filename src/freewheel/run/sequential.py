@@ -44,23 +44,23 @@ class Sequential:
                 if every and moment.step // every > self._saved_at // every:
                     self.save()
         except Exception:
-            self._save_last()  # what was learned is kept, whatever went wrong
+            if moment.step > self._saved_at:
+                self.save()  # what was learned is kept, whatever went wrong
             raise
-        self._save_last()
-
-    def _save_last(self) -> None:
-        if self.moment.step > self._saved_at:
-            self.save()
+        if moment.step > self._saved_at:
+            self._write()
 
     def save(self) -> None:
         """A checkpoint that cannot be written is told and the run goes on: what was saved before is still there."""
-        moment = self.moment
-        self._saved_at = moment.step
         try:
-            path = state.write(self._checkpoints, self.parts, self.config, moment.step, moment.seconds)
+            self._write()
         except CheckpointError as error:
             self._progress.note(f"CheckpointError: {error}")
-            return
+
+    def _write(self) -> None:
+        moment = self.moment
+        self._saved_at = moment.step
+        path = state.write(self._checkpoints, self.parts, self.config, moment.step, moment.seconds)
         for callback in self._callbacks:
             callback.on_checkpoint(moment, path)
 

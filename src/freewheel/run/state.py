@@ -65,7 +65,8 @@ def restore(parts: Parts, checkpoint: Checkpoint) -> str | None:
         actor.infer.noise.set_state(tensors["random.noise"])
         actor.explorer.chance.bit_generator.state = state["chance"]
         actor.explorer.held[...] = tensors["explore.held"].numpy()
-        actor.explorer.override = state["epsilon_override"]
+        if actor.explorer.config.override is None:
+            actor.explorer.override = state["epsilon_override"]
         parts.replay.set_state(state["replay"])
         actor.episodes.set_state(state["episodes"])
         return _restore_lanes(parts, checkpoint)

@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+class Interrupted(Exception):
+    """Work that a signal asked to end."""
+
+
 class Signals:
     """Which signal came, if any."""
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import copy
 import difflib
-import importlib
-import os
 import re
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from freewheel.errors import ConfigError, EnvError
+from freewheel.errors import ConfigError
+from freewheel.imports import find_module, find_name
 
 
 def is_import(name: str) -> bool:
@@ -27,21 +25,14 @@ def find_spec(name: str) -> EnvSpec:
     """A copy of what is registered under this id."""
     module, colon, env_id = name.rpartition(":")
     if colon:
-        _load(module)
+        find_module(module)
     if env_id not in gymnasium.registry:
         raise ConfigError(f"there is no env {name!r}. {_near_ids(env_id)}")
     return copy.deepcopy(gymnasium.registry[env_id])
 
 
 def find_import(name: str) -> Callable[..., Any]:
-    module_name, _, path = name.partition(":")
-    found = _load(module_name)
-    for part in path.split("."):
-        if not hasattr(found, part):
-            near = difflib.get_close_matches(part, [n for n in dir(found) if not n.startswith("_")], 3)
-            hint = f"Did you mean {' or '.join(near)}?" if near else "Name a function that returns an env."
-            raise ConfigError(f"{name}: {module_name} has no {path!r}. {hint}")
-        found = getattr(found, part)
+    found = find_name(name, "Name a function that returns an env.")
     if not callable(found):
         raise ConfigError(f"{name} is {type(found).__name__}, not a function or class. Name one that returns an env.")
     made: Callable[..., Any] = found
@@ -57,24 +48,6 @@ def missing_package(name: str, error: Exception, spec: EnvSpec | None) -> str:
         extra = group[1].replace("_", "-")
         cure = f"Try pip install '{'freewheel' if extra == 'box2d' else 'gymnasium'}[{extra}]'."
     return f"{name} needs a package that is not installed: {str(error).rstrip('.')}. {cure}"
-
-
-def _load(name: str) -> Any:
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)  # an installed command does not look where it is called; last, so that it hides nothing
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise ConfigError(
-                f"there is no module {error.name!r} to import {name} from. Install it, or call from the folder that holds it ({here} was looked in)."
-            ) from error
-        raise EnvError(f"importing {name} failed: {error}. Install what it needs.") from error
-    except Exception as error:
-        raise EnvError(
-            f"importing {name} raised {type(error).__name__}: {error}. The traceback above shows its line."
-        ) from error
 
 
 def _near_ids(env_id: str) -> str:
