@@ -26,6 +26,7 @@ from freewheel.run.parts import Parts, build
 from freewheel.run.policy import Policy, load_policy
 from freewheel.run.sequential import Sequential
 from freewheel.run.stopping import Interrupted, Signals, signals_stop
+from freewheel.worlds.make import env_name
 
 
 @dataclass
@@ -91,7 +92,7 @@ def train(
     lanes = lanes_of(env)
     if lanes is not None:
         given.setdefault("world.lanes", lanes)
-    config = assemble(name_of(env), given, preset)
+    config = assemble(env_name(env), given, preset)
     parts = build(config, env, body, loss)  # before the folder: what cannot work leaves nothing behind
     try:
         folder = new_run(Path(config.log.folder), config.env, config.algo, config.seed, to_dict(config))
@@ -250,14 +251,6 @@ def _evaluated(parts: Parts, config: Config, env: Any, is_quiet: bool, signals: 
 def _can_evaluate(env: Any) -> bool:
     """A VectorEnv object goes on in the middle of training episodes: it cannot be evaluated on the side."""
     return not hasattr(env, "num_envs") or isinstance(env, type)
-
-
-def name_of(env: Any) -> str:
-    """What an env is called in logs and errors."""
-    if isinstance(env, str):
-        return env
-    spec = getattr(env, "spec", None)
-    return str(getattr(spec, "id", None) or getattr(env, "__name__", type(env).__name__))
 
 
 def lanes_of(env: Any) -> int | None:

@@ -62,6 +62,8 @@ class Learned:
 def run(settings: LearnSettings) -> list[Learned]:
     """Train, print, and give the rows."""
     rows = choose(settings.only)
+    if settings.compile:
+        rows = [row.compiled() for row in rows]
     seeds = list(dict.fromkeys(settings.seeds))
     if not seeds or min(seeds) < 0:
         raise ConfigError(f"--seeds {','.join(map(str, settings.seeds))} must be one or more numbers of at least 0.")

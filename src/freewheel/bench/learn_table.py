@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from freewheel.bench.installed import near
@@ -33,6 +33,10 @@ class Row:
     def name(self) -> str:
         return f"{self.env}/{self.label}"
 
+    def compiled(self) -> Row:
+        """The same, with the update compiled."""
+        return replace(self, switches={**self.switches, "learner.compile": True})
+
     def given(self, seed: int) -> dict[str, Any]:
         return {"algo": self.algo, "steps": self.steps, "seed": seed, **self.switches}
 
@@ -50,7 +54,7 @@ _ZOO, _TIANSHOU = "rl-baselines3-zoo", "Tianshou's CI"
 TABLE = (
     Row("CartPole-v1", "dqn", "dqn", 50_000, 500.0, _ZOO, 475.0),
     Row("CartPole-v1", "qrdqn", "qrdqn", 50_000, 500.0, _ZOO, 475.0),
-    Row("CartPole-v1", "iqn", "iqn", 100_000, 195.0, _TIANSHOU, 475.0),
+    Row("CartPole-v1", "iqn", "iqn", 100_000, 195.0, _TIANSHOU, 475.0, {"q.n_step": 1}),
     Row("CartPole-v1", "iqn_per_n3", "iqn", 100_000, 195.0, _TIANSHOU, 475.0, _PER_N3),
     Row("CartPole-v1", "rainbow", "rainbow", 80_000, 195.0, _TIANSHOU, 475.0),
     Row("CartPole-v1", "dqn_all", "dqn", 100_000, 450.0, "RLlib, within 200 k steps", 475.0, _ALL),

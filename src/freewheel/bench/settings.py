@@ -170,6 +170,9 @@ class LearnSettings:
     jobs: int = 2
     """Trainings that run at the same time, each on one thread."""
 
+    compile: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Train with compiled updates: the same learning to rounding errors, in less time."""
+
     out: Path | None = None
     """File that keeps finished trainings; those it already holds are not run again."""
 

@@ -22,7 +22,11 @@ from freewheel.nets.flat import Flat
 MOST_UNROLLED = 8
 # Measured for an MLP of 2x128 at batch 128, one core: calls made in C++ instead of Python, and matrix products chosen by trying
 # (the generated ones take bias and activation along): 0.22 ms an update instead of 0.29 ms with library products.
-COMPILER: dict[str, str | int | bool | Callable[..., Any]] = {"cpp_wrapper": True, "max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN"}
+COMPILER: dict[str, str | int | bool | Callable[..., Any]] = {
+    "cpp_wrapper": True,
+    "max_autotune": True,
+    "max_autotune_gemm_backends": "CPP,ATEN",
+}
 # Keeps a gradient of norm 0 from being divided by it.
 CLIP_EPS = 1e-6
 
