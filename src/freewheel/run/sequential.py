@@ -10,6 +10,7 @@ from freewheel.config import Config
 from freewheel.errors import CheckpointError
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
+from freewheel.report.usage import Usage
 from freewheel.run import state
 from freewheel.run.callback import Callback, Moment
 from freewheel.run.parts import Parts
@@ -31,6 +32,7 @@ class Sequential:
         self.parts, self.config, self.moment = parts, config, moment
         self._checkpoints, self._sink, self._progress, self._callbacks = checkpoints, sink, progress, callbacks
         self._began = time.monotonic() - moment.seconds
+        self._usage = Usage()
         self._log_due = 0.0
         self._saved_at = moment.step
 
@@ -66,7 +68,9 @@ class Sequential:
 
     def _turn(self) -> None:
         parts, moment = self.parts, self.moment
+        begun = time.perf_counter()
         steps, finished = parts.actor.turn(moment.step, parts.learner.updates, moment.seconds)
+        self._usage.spend("actor", time.perf_counter() - begun)
         moment.step += steps
         moment.seconds = time.monotonic() - self._began
         moment.return_mean = parts.actor.episodes.return_mean
@@ -78,7 +82,9 @@ class Sequential:
             callback.on_step(moment)
         # All that is due, even when the run is stopping: a resumed one then goes on as if it had not.
         while parts.learner.due(moment.step) > 0:
+            begun = time.perf_counter()
             parts.learner.call(moment.step)
+            self._usage.spend("learner", time.perf_counter() - begun)
             if parts.learner.doubt:
                 self._progress.note(f"warning: {parts.learner.doubt}.")
                 parts.learner.doubt = ""
@@ -107,13 +113,14 @@ class Sequential:
 
     def _figures(self) -> dict[str, float]:
         moment, parts = self.moment, self.parts
+        samples = moment.updates * self.config.learner.batch_size
         figures = {
             "train/updates": float(moment.updates),
             "train/seconds": moment.seconds,
-            "train/steps_per_s": moment.step / max(moment.seconds, 1e-9),
             "train/ratio": self.ratio(),
             "train/epsilon": float(parts.actor.epsilon.mean()),
             **{f"learner/{name}": value for name, value in parts.learner.figures().items()},
+            **self._usage.figures({"steps": moment.step, "updates": moment.updates, "samples": samples}),
         }
         if moment.return_mean is not None:
             figures["train/return_mean"] = moment.return_mean
