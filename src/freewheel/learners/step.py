@@ -20,13 +20,8 @@ from freewheel.nets.flat import Flat
 
 # Updates in one compiled graph: 8 share the cost of a call; more only take longer to compile.
 MOST_UNROLLED = 8
-# Measured for an MLP of 2x128 at batch 128, one core: calls made in C++ instead of Python, and matrix products chosen by trying
-# (the generated ones take bias and activation along): 0.22 ms an update instead of 0.29 ms with library products.
-COMPILER: dict[str, str | int | bool | Callable[..., Any]] = {
-    "cpp_wrapper": True,
-    "max_autotune": True,
-    "max_autotune_gemm_backends": "CPP,ATEN",
-}
+# Calls between kernels are made in C++: from Python they cost a tenth of a small update.
+COMPILER: dict[str, str | int | bool | Callable[..., Any]] = {"cpp_wrapper": True}
 # Keeps a gradient of norm 0 from being divided by it.
 CLIP_EPS = 1e-6
 
