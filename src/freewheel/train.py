@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from freewheel.algos.algo import Loss
 from freewheel.config import Config, assemble, from_dict, to_dict
+from freewheel.config.check import refuse_unused
 from freewheel.errors import CheckpointError, ConfigError
 from freewheel.nets.build import GIVEN
+from freewheel.nets.inputs import is_image
 from freewheel.report.csvlog import EpisodesCsv, MetricsCsv
 from freewheel.report.episodes import Episode
 from freewheel.report.progress import Progress
@@ -49,6 +51,9 @@ class Run:
         return load_policy(self.folder, body=self.body)
 
 
+NO_EVALUATION = "no evaluation of a VectorEnv object, whose episodes are those of the training: give the env's id or a function that makes it"
+
+
 class Recorder(Callback):
     """Keeps the episodes of a run."""
 
@@ -82,6 +87,10 @@ def train(
     named = {"algo": algo, "steps": steps, "seed": seed}
     given = {**{name: value for name, value in named.items() if value is not None}, **(settings or {})}
     if resume is not None:
+        if preset != "auto":
+            raise ConfigError(
+                f"preset={preset!r} was given with a run to resume, whose own settings hold. Leave it out."
+            )
         return _resume(env, given, resume, callbacks, body, loss, is_quiet)
     if env is None:
         raise ConfigError(
@@ -90,11 +99,15 @@ def train(
     if body is not None:
         given["net.body"] = GIVEN + getattr(body, "__name__", type(body).__name__)
     lanes = lanes_of(env)
-    if lanes is not None:
-        given.setdefault("world.lanes", lanes)
+    if lanes is not None and given.setdefault("world.lanes", lanes) != lanes:
+        raise ConfigError(
+            f"{env_name(env)} is an env object with {lanes} lanes of its own, not world.lanes={given['world.lanes']}. "
+            "Leave that out, or give the env's id or a function that makes it."
+        )
     config = assemble(env_name(env), given, preset)
     parts = build(config, env, body, loss)  # before the folder: what cannot work leaves nothing behind
     try:
+        _refuse_without_effect(config, given, env, parts, loss)
         folder = new_run(Path(config.log.folder), config.env, config.algo, config.seed, to_dict(config))
         return _train(folder, config, parts, env, None, callbacks, body, is_quiet)
     finally:
@@ -136,9 +149,22 @@ def _resume(
         )
     parts = build(config, config.env if env is None else env, body, loss)
     try:
+        _refuse_without_effect(config, given, env, parts, loss)
         return _train(folder, config, parts, config.env if env is None else env, checkpoint, callbacks, body, is_quiet)
     finally:
         parts.close()
+
+
+def _refuse_without_effect(config: Config, given: Mapping[str, Any], env: Any, parts: Parts, loss: Loss | None) -> None:
+    """Settings whose effect only the env or the arguments tell."""
+    if config.net.body == "auto":
+        body = "cnn" if is_image(parts.world.obs_space) else "mlp"
+        refuse_unused(replace(config, net=replace(config.net, body=body)), given)
+    for name in ("q.double", "q.loss", "q.huber"):
+        if loss is not None and name in given:
+            raise ConfigError(f"{name} was given, but has no effect: the loss is one of yours. Leave it out.")
+    if given.get("eval_episodes") and not _can_evaluate(env):
+        raise ConfigError(f"eval_episodes={given['eval_episodes']} was given, but there is {NO_EVALUATION}.")
 
 
 def _train(
@@ -169,7 +195,7 @@ def _train(
             _tell(folder, progress, "failed", moment)
             raise
         progress.close(moment.step)
-        result = _figures(folder, config, runtime, first)
+        result = _figures(folder, config, runtime)
         if signals.received is None:
             result["eval_return_mean"] = _evaluated(parts, config, env, is_quiet, signals)
         _tell(folder, progress, "finished" if moment.step >= config.steps else "stopped", moment, result)
@@ -207,7 +233,7 @@ def _go_on(parts: Parts, checkpoint: Checkpoint, moment: Moment, progress: Progr
     moment.seconds = checkpoint.state["seconds"]
 
 
-def _figures(folder: RunFolder, config: Config, runtime: Sequential, first: int) -> dict[str, Any]:
+def _figures(folder: RunFolder, config: Config, runtime: Sequential) -> dict[str, Any]:
     moment = runtime.moment
     seconds = max(moment.seconds, 1e-9)
     return {
@@ -229,9 +255,12 @@ def _figures(folder: RunFolder, config: Config, runtime: Sequential, first: int)
 
 def _evaluated(parts: Parts, config: Config, env: Any, is_quiet: bool, signals: Signals) -> float | None:
     """None when there is nothing to play, or a signal ends it."""
-    if not config.eval_episodes or not _can_evaluate(env):
+    if not config.eval_episodes:
         return None
     with Progress(config.eval_episodes, "evaluation", is_quiet, unit="episodes") as progress:
+        if not _can_evaluate(env):
+            progress.note(f"There is {NO_EVALUATION}.")
+            return None
         played: list[Episode] = []
 
         def show(episode: Episode) -> None:

@@ -62,6 +62,16 @@ def chosen(values: Tensor, actions: Tensor) -> Tensor:
     return values.gather(1, index).squeeze(1)
 
 
+def look_ahead(
+    forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws, double: bool
+) -> tuple[Tensor, Tensor]:
+    """What the target network gives for the next states, and what the best action is chosen by: with double the online network."""
+    later = forward(target, batch["next_obs"], draws.get("target_noise"), None)
+    if not double:
+        return later, later
+    return later, forward(params, batch["next_obs"], draws.get("choose_noise"), None)
+
+
 def outcome(priorities: Tensor, q: Tensor, td: Tensor) -> Outcome:
     return Outcome(priorities.detach(), q.detach(), td.detach())
 

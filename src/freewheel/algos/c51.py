@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from freewheel.algos.algo import Batch, Draws, Forward, Outcome, Params, chosen, outcome
+from freewheel.algos.algo import Batch, Draws, Forward, Outcome, Params, chosen, look_ahead, outcome
 
 
 def atoms(v_min: float, v_max: float, count: int, device: torch.device | None = None) -> Tensor:
@@ -45,8 +45,7 @@ def loss(
 ) -> tuple[Tensor, Outcome]:
     """Cross-entropy; the priority is the divergence (KL), which is 0 where the prediction is right."""
     with torch.no_grad():
-        later = forward(target, batch["next_obs"], draws.get("target_noise"), None)
-        choose = forward(params, batch["next_obs"], draws.get("choose_noise"), None) if double else later
+        later, choose = look_ahead(forward, params, target, batch, draws, double)
         chances = chosen(later, q_values(choose, v_min=v_min, v_max=v_max).argmax(1)).softmax(1)
         goal = project(chances, batch["reward"], batch["discount"], v_min, v_max)
     out = forward(params, batch["obs"], draws.get("noise"), None)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from freewheel.algos.algo import Batch, Draws, Forward, Outcome, Params, chosen, outcome
+from freewheel.algos.algo import Batch, Draws, Forward, Outcome, Params, chosen, look_ahead, outcome
 
 
 def q_values(out: Tensor) -> Tensor:
@@ -34,8 +34,7 @@ def loss(
 ) -> tuple[Tensor, Outcome]:
     """Squared error up to `huber` away and linear beyond; None: squared everywhere."""
     with torch.no_grad():
-        next_q = forward(target, batch["next_obs"], draws.get("target_noise"), None)
-        choose_q = forward(params, batch["next_obs"], draws.get("choose_noise"), None) if double else next_q
+        next_q, choose_q = look_ahead(forward, params, target, batch, draws, double)
         goal = targets(batch["reward"], batch["discount"], next_q, choose_q)
     q = forward(params, batch["obs"], draws.get("noise"), None)
     value = chosen(q, batch["action"] - first_action)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from freewheel.algos.algo import Batch, Draws, Forward, Outcome, Params, chosen, midpoints, outcome
+from freewheel.algos.algo import Batch, Draws, Forward, Outcome, Params, chosen, look_ahead, midpoints, outcome
 
 
 def q_values(out: Tensor) -> Tensor:
@@ -37,8 +37,7 @@ def qrdqn_loss(
     first_action: int = 0,
 ) -> tuple[Tensor, Outcome]:
     with torch.no_grad():
-        later = forward(target, batch["next_obs"], draws.get("target_noise"), None)
-        choose = forward(params, batch["next_obs"], draws.get("choose_noise"), None) if double else later
+        later, choose = look_ahead(forward, params, target, batch, draws, double)
         goal = _goal(batch, later, choose)
     out = forward(params, batch["obs"], draws.get("noise"), None)
     taus = midpoints(out.shape[-1], out.device)

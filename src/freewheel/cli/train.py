@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     if args.resume is not None:
         if env:
             raise ConfigError(f"--resume {args.resume} goes on with that run's env; leave {env} out.")
-        run = train(resume=args.resume, settings=given, is_quiet=args.quiet)
+        run = train(resume=args.resume, settings=given, preset=args.preset, is_quiet=args.quiet)
     else:
         if not env:
             raise ConfigError("an env is needed: freewheel train CartPole-v1, or module:function. Or --resume RUN.")

@@ -124,17 +124,10 @@ def _check_explore(config: Config) -> None:
 
 def _check_learner(config: Config) -> None:
     learner, replay, lanes = config.learner, config.replay, config.world.lanes
-    drawn = learner.batch_size * (learner.updates_per_call if learner.compile else 1)
     if learner.batch_size > replay.warmup_rows:
         raise ConfigError(
             f"learner.batch_size={learner.batch_size} exceeds replay.warmup_rows={replay.warmup_rows}. "
             "Lower the first or raise the second."
-        )
-    if learner.compile and min(drawn, 8 * learner.batch_size) > replay.warmup_rows:
-        raise ConfigError(
-            f"learner.compile draws {min(drawn, 8 * learner.batch_size)} rows at once (learner.batch_size="
-            f"{learner.batch_size}, learner.updates_per_call={learner.updates_per_call}), more than "
-            f"replay.warmup_rows={replay.warmup_rows}. Raise the last or lower one of the others."
         )
     if learner.batch_size % learner.accumulate:
         raise ConfigError(
@@ -185,6 +178,8 @@ def unused(config: Config) -> dict[str, str]:
     course = ("explore.start", "explore.end", "explore.over_steps")
     add(explore.schedule == "ladder", "explore.schedule=ladder", *course)
     add(q.noisy, "q.noisy explores in its place", "explore.schedule", *course, *ladder)
+    never_tries = q.noisy and explore.floor == 0 and explore.override is None and not explore.pulse_every_steps
+    add(never_tries, "q.noisy explores, and no epsilon is set", "explore.hold_steps")
     add(not explore.pulse_every_steps, "explore.pulse_every_steps is 0", "explore.pulse_steps", "explore.pulse_epsilon")
     add(not config.replay.prioritized, "replay.prioritized is off", "replay.alpha", "replay.beta", "replay.beta_end")
     add(learner.lr_schedule == "constant", "learner.lr_schedule=constant", "learner.lr_end")

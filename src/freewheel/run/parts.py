@@ -83,13 +83,20 @@ def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts
     forecast(spec, world.num_lanes, config.replay.rows)
     lanes = Lanes(spec, world.num_lanes, config.replay.rows // world.num_lanes)
     step = Step(net, algo, config.learner)
+    drawn = config.learner.batch_size * step.unrolled
+    if drawn > config.replay.warmup_rows:
+        raise ConfigError(
+            f"learner.compile draws {drawn} rows at once (learner.batch_size={config.learner.batch_size}, "
+            f"learner.updates_per_call={config.learner.updates_per_call}), more than "
+            f"replay.warmup_rows={config.replay.warmup_rows}. Raise the last or lower one of the others."
+        )
     # The actor reads the learner's own numbers: in one process, in turn, there is nothing to copy.
     infer = Infer(step.eval_net, algo, world.action_space.dtype, seed_of(config, "noise"))
     explorer = Explorer(config.explore, world.num_lanes, net.num_actions, seed_of(config, "explore"), config.q.noisy)
     actor = Actor(world, lanes.writer(), infer, explorer, config.world)
     replay = Replay(
         lanes,
-        config.learner.batch_size * step.unrolled,
+        drawn,
         n_step=config.q.n_step,
         gamma=config.q.gamma,
         stack=config.world.stack,

@@ -1,0 +1,88 @@
+"""An option that is accepted takes effect or is refused, also where only the env or the arguments tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+import freewheel
+from freewheel.errors import ConfigError
+
+TINY: dict[str, Any] = {
+    "replay.warmup_rows": 64,
+    "learner.batch_size": 16,
+    "learner.updates_per_call": 2,
+    "log.tensorboard": False,
+    "log.csv": False,
+}
+
+
+def train(
+    tmp_path: Path, env: Any = "CartPole-v1", settings: dict[str, Any] | None = None, **more: Any
+) -> freewheel.Run:
+    given = {**TINY, "eval_episodes": 0, "log.folder": str(tmp_path), **(settings or {})}
+    if "resume" not in more:
+        more = {"preset": "none", "steps": 150, **more}
+    return freewheel.train(env, settings=given if env is not None else {}, is_quiet=True, **more)
+
+
+def my_loss(forward: Any, params: Any, target: Any, batch: Any, draws: Any) -> Any:
+    q = forward(params, batch["obs"], None, None)
+    return q.square().mean(), freewheel.Outcome(batch["reward"].abs(), q.detach(), batch["reward"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "more", "message"),
+    [
+        ({"net.channels": (8, 8, 8)}, {}, "net.channels"),
+        ({"q.huber": 2.0}, {"loss": my_loss}, "q.huber"),
+        ({"q.double": False}, {"loss": my_loss}, "q.double"),
+        ({"q.noisy": True, "explore.hold_steps": 5}, {}, "explore.hold_steps"),
+    ],
+    ids=["channels-of-no-image", "huber-of-own-loss", "double-of-own-loss", "hold-without-epsilon"],
+)
+def test_a_setting_without_effect_is_refused(
+    settings: dict[str, Any], more: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"{message}.*no effect"):
+        train(tmp_path, settings=settings, **more)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_held_actions_count_with_noise_and_a_floor(tmp_path: Path) -> None:
+    train(tmp_path, settings={"q.noisy": True, "explore.hold_steps": 5, "explore.floor": 0.1})
+
+
+@pytest.mark.parametrize("name", ["world.lanes", "eval_episodes"])
+def test_a_vector_env_refuses_what_it_cannot_follow(name: str, tmp_path: Path) -> None:
+    env = gymnasium.make_vec("CartPole-v1", 3)
+    try:
+        with pytest.raises(ConfigError, match=name):
+            train(tmp_path, env, settings={name: 5})
+    finally:
+        env.close()
+
+
+def test_without_an_evaluation_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env = gymnasium.make_vec("CartPole-v1", 3)
+    settings = {**TINY, "log.folder": str(tmp_path)}
+    run = freewheel.train(env, steps=100, preset="none", settings=settings, is_quiet=True)
+    env.close()
+    assert run.result["eval_return_mean"] is None
+    assert "no evaluation" in capsys.readouterr().err
+
+
+def test_a_preset_does_not_go_with_resume(tmp_path: Path) -> None:
+    run = train(tmp_path)
+    with pytest.raises(ConfigError, match="preset"):
+        train(tmp_path, None, resume=run.folder, preset="CartPole-v1", steps=300)
+
+
+def test_a_compiled_call_draws_no_more_than_the_warm_up_holds(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"128 rows at once.*replay\.warmup_rows=64"):
+        train(tmp_path, settings={"learner.compile": True, "learner.updates_per_call": 16})
+    # 11 updates are a prime number: each is a graph of its own, and 16 rows are enough.
+    train(tmp_path, settings={"learner.compile": True, "learner.updates_per_call": 11}, steps=20)
