@@ -41,7 +41,8 @@ def train(folder: Path, env: Any = "CartPole-v1", steps: int | None = 900, **mor
     settings |= more.pop("settings", {})
     if "resume" in more:
         env, settings = None, {name: value for name, value in settings.items() if name.startswith("checkpoint.")}
-    return freewheel.train(env, steps=steps, preset="none", settings=settings, is_quiet=True, **more)
+    preset = "auto" if "resume" in more else "none"
+    return freewheel.train(env, steps=steps, preset=preset, settings=settings, is_quiet=True, **more)
 
 
 def saved(run: freewheel.Run) -> tuple[dict[str, torch.Tensor], dict[str, Any], bytes]:
