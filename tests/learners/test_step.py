@@ -14,6 +14,7 @@ from torch import nn
 
 from freewheel.algos.make import make_algo
 from freewheel.config import LearnerConfig, NetConfig, QConfig
+from freewheel.learners import package
 from freewheel.learners.step import Step, unrolled
 from freewheel.nets.build import build_net
 
@@ -172,12 +173,7 @@ def test_compiled_agrees_with_eager(algo: str, q: QConfig, norm: str, monkeypatc
 
 
 def compile_as_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler = torch.compile
-
-    def traced(function: Any, **options: Any) -> Any:
-        return compiler(function, backend="aot_eager", fullgraph=options["fullgraph"], dynamic=options["dynamic"])
-
-    monkeypatch.setattr(torch, "compile", traced)
+    monkeypatch.setattr("freewheel.learners.step.compiled", package.trace)
 
 
 def stacked(parts: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:

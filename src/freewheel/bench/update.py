@@ -219,17 +219,18 @@ def one_core() -> Iterator[None]:
 @contextmanager
 def empty_compile_cache() -> Iterator[None]:
     """What torch compiled before does not count: the time shown is that of a first run."""
-    name = "TORCHINDUCTOR_CACHE_DIR"
-    before = os.environ.get(name)
+    names = ("TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME")
+    before = {name: os.environ.get(name) for name in names}
     with tempfile.TemporaryDirectory(prefix="freewheel-compile-") as folder:
-        os.environ[name] = folder
+        os.environ |= dict.fromkeys(names, folder)
         try:
             yield
         finally:
-            if before is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = before
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 def _opened(call: Callable[[], Tensor], num_updates: int, seconds: float) -> Way:

@@ -6,8 +6,8 @@ Eager or compiled into one graph it is the same mathematics: everything random c
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
@@ -16,12 +16,11 @@ from torch.func import functional_call, grad_and_value
 
 from freewheel.algos.algo import Algo, Outcome
 from freewheel.config import LearnerConfig
+from freewheel.learners.package import Function, compiled
 from freewheel.nets.flat import Flat
 
 # Updates in one compiled graph: 8 share the cost of a call; more only take longer to compile.
 MOST_UNROLLED = 8
-# Calls between kernels are made in C++: from Python they cost a tenth of a small update.
-COMPILER: dict[str, str | int | bool | Callable[..., Any]] = {"cpp_wrapper": True}
 # Keeps a gradient of norm 0 from being divided by it.
 CLIP_EPS = 1e-6
 
@@ -83,7 +82,7 @@ class Step:
         self._gradient: Callable[[State, Batch, Draws], tuple[Tensor, Tensor, Outcome]] = self._gradient_of_modules
         if config.compile:
             self._gradient = self._gradient_of_vectors
-            self._run = torch.compile(self._several, fullgraph=True, dynamic=False, options=COMPILER)
+            self._run = self._compile_and_run
         self.num_updates = 0
 
     def update(self, batch: Batch, draws: Draws, lr: float) -> Updated:
@@ -102,6 +101,28 @@ class Step:
         named |= {f"target.{name}": view for name, view in self.flat.views(state.target).items()}
         rest = {name: getattr(state, name) for name in ("mean", "square", "decay", "updates", "bad_in_row")}
         return named | {f"optimizer.{name}": tensor for name, tensor in rest.items()}
+
+    def _compile_and_run(self, state: State, lr: Tensor, batch: Batch, draws: Draws) -> Updated:
+        """The first call: its arguments show the shapes."""
+        run = compiled(self._flat_function(batch, draws), [*vars(state).values(), lr, *_leaves(batch), *_leaves(draws)])
+
+        def call(state: State, lr: Tensor, batch: Batch, draws: Draws) -> Updated:
+            loss, norm, *outcome = run(*vars(state).values(), lr, *_leaves(batch), *_leaves(draws))
+            return Updated(loss, norm, Outcome(*outcome))
+
+        self._run = call
+        return call(state, lr, batch, draws)
+
+    def _flat_function(self, batch: Batch, draws: Draws) -> Function:
+        """`_several` with tensors alone going in and coming out."""
+
+        def function(*given: Tensor) -> list[Tensor]:
+            rest = iter(given)
+            state = State(*(next(rest) for _ in fields(State)))
+            loss, norm, outcome = self._several(state, next(rest), _filled(batch, rest), _filled(draws, rest))
+            return [loss, norm, *outcome]
+
+        return function
 
     def _several(self, state: State, lr: Tensor, batch: Batch, draws: Draws) -> Updated:
         if self.unrolled == 1:
@@ -198,6 +219,19 @@ class Step:
 def unrolled(updates_per_call: int) -> int:
     """The most updates that one graph may hold and that divide the updates of a call."""
     return max(n for n in range(1, MOST_UNROLLED + 1) if updates_per_call % n == 0)
+
+
+def _leaves(tensors: Mapping[str, Any]) -> Iterator[Tensor]:
+    for value in tensors.values():
+        if isinstance(value, Mapping):
+            yield from _leaves(value)
+        else:
+            yield value
+
+
+def _filled(like: Mapping[str, Any], given: Iterator[Tensor]) -> dict[str, Any]:
+    """The reverse of `_leaves`."""
+    return {name: _filled(value, given) if isinstance(value, Mapping) else next(given) for name, value in like.items()}
 
 
 def _nth(tensors: Mapping[str, Any], i: int) -> dict[str, Any]:
