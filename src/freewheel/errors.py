@@ -4,7 +4,7 @@ FreewheelError
 ├── ConfigError       the user, before anything starts: a setting that cannot work
 ├── EnvError          the user's env broke its contract
 ├── Diverged          the user: training ran away into numbers that are not finite
-├── ActorLost         an actor died and its restarts are used up
+├── RoleLost          an actor or the learner died and its restarts are used up
 ├── ReplayError       the caller of the replay, lanes, weights or ledger: nothing was written, nothing was lost
 ├── CheckpointError   a saved state that is missing, foreign or damaged
 └── ProtocolError     the peer at the other end of a socket
@@ -27,8 +27,8 @@ class Diverged(FreewheelError):
     """Updates that were not finite again and again; the last good weights are kept."""
 
 
-class ActorLost(FreewheelError):
-    """An actor that died and may not be restarted again."""
+class RoleLost(FreewheelError):
+    """An actor or learner that died and may not be started again."""
 
 
 class ReplayError(FreewheelError):

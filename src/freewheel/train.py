@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from freewheel.actors.infer import Infer
 from freewheel.algos.algo import Loss
 from freewheel.config import Config, assemble, from_dict, to_dict
 from freewheel.config.check import refuse_unused
@@ -19,15 +21,20 @@ from freewheel.report.episodes import Episode
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Log, Sink
 from freewheel.report.tensorboard import TensorBoardLog
-from freewheel.run import state
 from freewheel.run.callback import Callback, Moment
 from freewheel.run.checkpoint import Checkpoint, load_newest
 from freewheel.run.evaluate import evaluate
 from freewheel.run.folder import DEFAULT_ROOT, RunFolder, new_run, open_run
+from freewheel.run.job import Job
+from freewheel.run.layout import Layout, choose
+from freewheel.run.local import Local, plan
+from freewheel.run.machine import num_cores
+from freewheel.run.member import cannot_leave
 from freewheel.run.parts import Parts, build
 from freewheel.run.policy import Policy, load_policy
 from freewheel.run.sequential import Sequential
 from freewheel.run.stopping import Interrupted, Signals, signals_stop
+from freewheel.spec import Space
 from freewheel.worlds.make import env_name
 
 
@@ -105,17 +112,29 @@ def train(
             "Leave that out, or give the env's id or a function that makes it."
         )
     config = assemble(env_name(env), given, preset)
-    parts = build(config, env, body, loss)  # before the folder: what cannot work leaves nothing behind
+    config, layout, why = arrange(config, env, body, loss)
+    _refuse_by_runtime(config, given)
+    made = _make(config, layout, env, body, loss)  # before the folder: what cannot work leaves nothing behind
     try:
-        _refuse_without_effect(config, given, env, parts, loss)
+        _refuse_without_effect(config, given, env, made.obs_space, loss)
         folder = new_run(Path(config.log.folder), config.env, config.algo, config.seed, to_dict(config))
-        return _train(folder, config, parts, env, None, callbacks, body, is_quiet)
+        return _train(folder, config, made, env, None, callbacks, body, is_quiet, why)
     finally:
-        parts.close()
+        made.close()
 
 
 # A resumed run may change these: they say how long and how it is told, not what is learned.
-MAY_CHANGE = ("steps", "eval_episodes", "checkpoint.", "log.", "learner.compile", "learner.threads", "explore.override")
+MAY_CHANGE = (
+    "steps",
+    "eval_episodes",
+    "checkpoint.",
+    "log.",
+    "local.",
+    "learner.compile",
+    "learner.threads",
+    "learner.workers",
+    "explore.override",
+)
 
 
 def _resume(
@@ -147,18 +166,55 @@ def _resume(
             f"run {folder.name} was trained with {'the loss of its algorithm' if named is None else f'a loss of yours ({named})'}: "
             f"{'leave loss= out' if named is None else 'give it again as loss=...'}."
         )
-    parts = build(config, config.env if env is None else env, body, loss)
+    env = config.env if env is None else env
+    config, layout, why = arrange(config, env, body, loss)
+    _refuse_by_runtime(config, given)
+    made = _make(config, layout, env, body, loss)
     try:
-        _refuse_without_effect(config, given, env, parts, loss)
-        return _train(folder, config, parts, config.env if env is None else env, checkpoint, callbacks, body, is_quiet)
+        _refuse_without_effect(config, given, env, made.obs_space, loss)
+        return _train(folder, config, made, env, checkpoint, callbacks, body, is_quiet, why)
     finally:
-        parts.close()
+        made.close()
 
 
-def _refuse_without_effect(config: Config, given: Mapping[str, Any], env: Any, parts: Parts, loss: Loss | None) -> None:
+def arrange(config: Config, env: Any, body: Any, loss: Loss | None) -> tuple[Config, Layout, str]:
+    """The runtime that these settings mean here, and the note that the user should read, if there is one."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ConfigError(
+            "train() was called while a process of a run was importing your script. Put what the script does under "
+            "if __name__ == '__main__':, or set runtime='sequential'."
+        )
+    layout = choose(config, num_cores())
+    why = ""
+    if layout.runtime == "local" and (hindrance := cannot_leave(env, body, loss)):
+        if config.runtime == "local":
+            raise ConfigError(
+                f"runtime=local cannot be: {hindrance}. Set runtime to sequential, or give it another way."
+            )
+        why = f"runtime=sequential, because {hindrance}."
+        layout = choose(replace(config, runtime="sequential"), num_cores())
+    return replace(config, runtime=layout.runtime), layout, why
+
+
+def _make(config: Config, layout: Layout, env: Any, body: Any, loss: Loss | None) -> Parts | Job:
+    if layout.runtime == "local":
+        return plan(config, env, body, loss, layout)
+    return build(config, env, body, loss)
+
+
+def _refuse_by_runtime(config: Config, given: Mapping[str, Any]) -> None:
+    if config.runtime == "sequential":
+        for name in given:
+            if name.startswith("local.") or name in ("learner.workers", "world.bad_rows"):
+                raise ConfigError(f"{name} was given, but has no effect: the runtime is sequential. Leave it out.")
+
+
+def _refuse_without_effect(
+    config: Config, given: Mapping[str, Any], env: Any, obs_space: Space, loss: Loss | None
+) -> None:
     """Settings whose effect only the env or the arguments tell."""
     if config.net.body == "auto":
-        body = "cnn" if is_image(parts.world.obs_space) else "mlp"
+        body = "cnn" if is_image(obs_space) else "mlp"
         refuse_unused(replace(config, net=replace(config.net, body=body)), given)
     for name in ("q.double", "q.loss", "q.huber"):
         if loss is not None and name in given:
@@ -170,14 +226,15 @@ def _refuse_without_effect(config: Config, given: Mapping[str, Any], env: Any, p
 def _train(
     folder: RunFolder,
     config: Config,
-    parts: Parts,
+    made: Parts | Job,
     env: Any,
     checkpoint: Checkpoint | None,
     callbacks: Sequence[Callback],
     body: Any,
     is_quiet: bool,
+    why: str,
 ) -> Run:
-    moment, recorder = Moment(folder=folder.path, _parts=parts), Recorder()
+    moment, recorder = Moment(folder=folder.path), Recorder()
     first = checkpoint.state["steps"] if checkpoint else 0
     with (
         folder.lock(),
@@ -185,9 +242,20 @@ def _train(
         Progress(config.steps, f"{config.env} {config.algo}", is_quiet, first) as progress,
         signals_stop(moment.stop) as signals,
     ):
+        if why:
+            progress.note(why)
         if checkpoint is not None:
-            _go_on(parts, checkpoint, moment, progress)
-        runtime = Sequential(parts, config, folder.checkpoints, sink, progress, [recorder, *callbacks], moment)
+            _resume_at(checkpoint, moment, progress)
+        runtime: Sequential | Local
+        all_callbacks = [recorder, *callbacks]
+        if isinstance(made, Job):
+            made.checkpoints = folder.checkpoints
+            runtime = Local(made, sink, progress, all_callbacks, moment)
+        else:
+            runtime = Sequential(made, config, folder.checkpoints, sink, progress, all_callbacks, moment)
+        moment._runtime = runtime
+        if checkpoint is not None and (note := runtime.go_on(checkpoint)):
+            progress.note(f"resumed at step {checkpoint.step:,}: {note}.")
         _tell(folder, progress, "running", moment)
         try:
             runtime.run()
@@ -197,7 +265,7 @@ def _train(
         progress.close(moment.step)
         result = _figures(folder, config, runtime)
         if signals.received is None:
-            result["eval_return_mean"] = _evaluated(parts, config, env, is_quiet, signals)
+            result["eval_return_mean"] = _evaluated(runtime.infer(), config, env, is_quiet, signals)
         _tell(folder, progress, "finished" if moment.step >= config.steps else "stopped", moment, result)
     return Run(folder.path, config, result, recorder.episodes, signals.received, body)
 
@@ -223,18 +291,15 @@ def _logs(folder: RunFolder, config: Config, first: int) -> list[Log]:
     return logs
 
 
-def _go_on(parts: Parts, checkpoint: Checkpoint, moment: Moment, progress: Progress) -> None:
+def _resume_at(checkpoint: Checkpoint, moment: Moment, progress: Progress) -> None:
     for warning in checkpoint.warnings:
         progress.note(f"warning: {warning}")
-    note = state.restore(parts, checkpoint)
-    if note:
-        progress.note(f"resumed at step {checkpoint.step:,}: {note}.")
     moment.step, moment.updates = checkpoint.state["steps"], checkpoint.state["updates"]
     moment.seconds = checkpoint.state["seconds"]
 
 
-def _figures(folder: RunFolder, config: Config, runtime: Sequential) -> dict[str, Any]:
-    moment = runtime.moment
+def _figures(folder: RunFolder, config: Config, runtime: Sequential | Local) -> dict[str, Any]:
+    moment, account = runtime.moment, runtime.account()
     seconds = max(moment.seconds, 1e-9)
     return {
         "run": str(folder.path),
@@ -250,10 +315,11 @@ def _figures(folder: RunFolder, config: Config, runtime: Sequential) -> dict[str
         "ratio": round(runtime.ratio(), 4),
         "return_mean": moment.return_mean,
         "eval_return_mean": None,
+        "account": account.to_dict() if account else None,
     }
 
 
-def _evaluated(parts: Parts, config: Config, env: Any, is_quiet: bool, signals: Signals) -> float | None:
+def _evaluated(infer: Infer, config: Config, env: Any, is_quiet: bool, signals: Signals) -> float | None:
     """None when there is nothing to play, or a signal ends it."""
     if not config.eval_episodes:
         return None
@@ -270,7 +336,7 @@ def _evaluated(parts: Parts, config: Config, env: Any, is_quiet: bool, signals: 
             progress.update(len(played), math.fsum(e.ret for e in played) / len(played))
 
         try:
-            evaluate(parts.actor.infer, config, env, config.eval_episodes, on_episode=show)
+            evaluate(infer, config, env, config.eval_episodes, on_episode=show)
         except Interrupted:
             return None
         progress.close(len(played))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import nn
 
 from freewheel.algos.make import make_algo
 from freewheel.config import LearnerConfig, NetConfig, QConfig
+from freewheel.errors import ConfigError
 from freewheel.learners import package
 from freewheel.learners.step import Step, unrolled
 from freewheel.nets.build import build_net
@@ -23,11 +24,17 @@ ACTIONS = spaces.Discrete(2)
 ROWS = 16
 
 
-def make(config: LearnerConfig | None = None, q: QConfig | None = None, algo: str = "dqn", norm: Any = "none") -> Step:
+def make(
+    config: LearnerConfig | None = None,
+    q: QConfig | None = None,
+    algo: str = "dqn",
+    norm: Any = "none",
+    **more: Any,
+) -> Step:
     torch.manual_seed(0)
     q = q or QConfig()
     net = build_net(OBS, ACTIONS, NetConfig(hidden=(16, 16), norm=norm), q, algo)
-    return Step(net, make_algo(algo, q, net), config or LearnerConfig())
+    return Step(net, make_algo(algo, q, net), config or LearnerConfig(), **more)
 
 
 def rows(seed: int, count: int = ROWS) -> dict[str, torch.Tensor]:
@@ -146,21 +153,35 @@ def test_batch_norm_learns_its_statistics_from_trained_rows_only() -> None:
     assert not step.target_net.training
 
 
+def as_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph that would be compiled, run as it was traced: the compiler itself takes most of a minute."""
+    monkeypatch.setattr(package, "make", package.trace)
+    monkeypatch.setattr(package, "load", lambda graph: graph)
+
+
+def stacked(parts: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+
+
+def calls(algo: Any, num: int, together: int) -> list[tuple[list[Any], list[Any]]]:
+    """Batches and draws of so many calls."""
+    generator = torch.Generator().manual_seed(0)
+    seeds = [[call * together + i for i in range(together)] for call in range(num)]
+    return [([rows(seed) for seed in of], [algo.draws(ROWS, generator) for _ in of]) for of in seeds]
+
+
 @pytest.mark.parametrize(
     ("algo", "q", "norm"),
     [("dqn", QConfig(), "batch"), ("rainbow", QConfig(dueling=True, noisy=True), "layer"), ("iqn", QConfig(), "none")],
 )
 def test_compiled_agrees_with_eager(algo: str, q: QConfig, norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph that would be compiled, run as it was traced: the compiler itself takes most of a minute."""
-    compile_as_traced(monkeypatch)
-    config = LearnerConfig(target_every_updates=3, tau=0.5, updates_per_call=2)
-    eager, graph = make(config, q, algo, norm), make(replace(config, compile=True), q, algo, norm)
-    assert (eager.unrolled, graph.unrolled) == (1, 2)
-    generator = torch.Generator().manual_seed(0)
-    for call in range(2):
-        batches = [rows(2 * call + i) for i in range(2)]
-        draws = [eager.algo.draws(ROWS, generator) for _ in batches]
+    as_traced(monkeypatch)
+    config = LearnerConfig(target_every_updates=3, tau=0.5)
+    eager, graph = make(config, q, algo, norm), make(config, q, algo, norm, unrolled=2)
+    for batches, draws in calls(eager.algo, 2, 2):
         each = [eager.update(batch, draw, 1e-3) for batch, draw in zip(batches, draws, strict=True)]
+        if not graph.is_compiled:
+            graph.compile(stacked(batches), stacked(draws))
         done = graph.update(stacked(batches), stacked(draws), 1e-3)
         torch.testing.assert_close(done.loss, torch.stack([one.loss for one in each]), rtol=1e-4, atol=1e-5)
         expected = torch.cat([one.outcome.priorities for one in each])
@@ -172,12 +193,68 @@ def test_compiled_agrees_with_eager(algo: str, q: QConfig, norm: str, monkeypatc
     assert graph.tensors().keys() == eager.tensors().keys()
 
 
-def compile_as_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("freewheel.learners.step.compiled", package.trace)
+@pytest.mark.parametrize(("together", "every", "accumulate"), [(1, 3, 1), (2, 3, 4), (2, 4, 1)])
+def test_r105_the_switch_to_a_package_changes_no_result(
+    together: int, every: int, accumulate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three calls eager, three as a graph that an equal step has made: as six eager ones, the target's moves included."""
+    as_traced(monkeypatch)
+    config = LearnerConfig(target_every_updates=every, tau=0.5, accumulate=accumulate)
+    q = QConfig(noisy=True, num_quantiles=5)
+    eager, step, other = (make(config, q, "qrdqn", unrolled=together) for _ in range(3))
+    for n, (batches, draws) in enumerate(calls(eager.algo, 6, together)):
+        batch, draw = (batches[0], draws[0]) if together == 1 else (stacked(batches), stacked(draws))
+        if n == 3:
+            before = other.state.weights.clone()
+            step.adopt(other.package(batch, draw))
+            torch.testing.assert_close(other.state.weights, before, rtol=0, atol=0)  # a trial changes nothing
+            assert (step.is_compiled, other.is_compiled) == (True, False)
+        expected, done = eager.update(batch, draw, 1e-2), step.update(batch, draw, 1e-2)
+        torch.testing.assert_close(done.loss, expected.loss, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(done.norm, expected.norm, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(done.outcome, expected.outcome, rtol=1e-3, atol=1e-4)
+    assert step.num_updates == int(step.state.updates) == 6 * together
+    for name, tensor in step.tensors().items():
+        torch.testing.assert_close(tensor, eager.tensors()[name], rtol=1e-3, atol=1e-5, msg=name)
 
 
-def stacked(parts: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+def test_a_package_compiled_in_one_step_is_adopted_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one real compilation of an update here."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    config = LearnerConfig(target_every_updates=2)
+    step, eager, maker = (make(config) for _ in range(3))
+    for i in range(3):
+        step.update(rows(i), {}, 1e-2)
+        eager.update(rows(i), {}, 1e-2)
+    step.adopt(maker.package(rows(0), {}))
+    for i in range(3, 6):
+        torch.testing.assert_close(step.update(rows(i), {}, 1e-2).loss, eager.update(rows(i), {}, 1e-2).loss)
+    for name, tensor in step.tensors().items():
+        torch.testing.assert_close(tensor, eager.tensors()[name], rtol=1e-3, atol=1e-5, msg=name)
+
+
+class Moody(nn.Module):
+    """Looks at its numbers to decide what to do: no graph can say it."""
+
+    num_noise = first_action = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, obs: torch.Tensor, noise: Any, taus: Any) -> torch.Tensor:
+        out: torch.Tensor = self.linear(obs)
+        return out if out.sum() > 0 else -out
+
+
+def test_a_network_that_cannot_be_traced_is_named_with_the_cure() -> None:
+    net = Moody()
+    step = Step(net, make_algo("dqn", QConfig(), net), LearnerConfig())
+    with pytest.raises(ConfigError, match=r"cannot be traced: \w+: .*--compile off") as raised:
+        step.compile(rows(0), {})
+    assert "\n" not in str(raised.value)
+    assert not step.is_compiled
+    step.update(rows(0), {}, 1e-3)
 
 
 def test_as_many_updates_are_unrolled_as_divide_a_call() -> None:

@@ -16,10 +16,18 @@ class Explorer:
 
     Epsilon of each lane at any step is the schedule's, or `override` instead, raised by pulses, never below the floor.
     `override` may be changed while the run goes on. With noisy networks there is no schedule: the noise explores.
+    These are the lanes from `first_lane` on of `all_lanes` that a ladder is spread over.
     """
 
     def __init__(
-        self, config: ExploreConfig, num_lanes: int, num_actions: int, seed: int, has_noise: bool = False
+        self,
+        config: ExploreConfig,
+        num_lanes: int,
+        num_actions: int,
+        seed: int,
+        has_noise: bool = False,
+        first_lane: int = 0,
+        all_lanes: int | None = None,
     ) -> None:
         self.config = config
         self.override = config.override
@@ -27,7 +35,7 @@ class Explorer:
         self.held = np.zeros((2, num_lanes), np.int64)  # steps that a lane's action is held yet, and its place
         self._num_actions = num_actions
         self._has_noise = has_noise
-        self._rungs = _ladder(config, num_lanes)
+        self._rungs = _ladder(config, all_lanes or num_lanes)[first_lane : first_lane + num_lanes]
 
     def epsilon(self, step: int) -> Array:
         """One number per lane."""

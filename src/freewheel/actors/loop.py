@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,31 @@ from freewheel.actors.infer import Infer
 from freewheel.config import WorldConfig
 from freewheel.memory.lanes import Writer
 from freewheel.report.episodes import Episode, Episodes
-from freewheel.worlds.world import Ended, World
+from freewheel.report.ledger import Page
+from freewheel.report.phases import COUNTERS, PHASES
+from freewheel.worlds.world import Ended, Obs, World
 
 Array = np.ndarray[Any, Any]
+ENV, INFER, WRITE = (PHASES.index(name) for name in ("env", "infer", "write"))
+ROWS_BEGUN, ROWS = (COUNTERS.index(name) for name in ("rows_begun", "rows"))
 
 
 class Actor:
-    """Acts in one world and writes its lanes; `turn` is called again and again."""
+    """Acts in one world and writes its lanes; `turn` is called again and again.
 
-    def __init__(self, world: World, writer: Writer, infer: Infer, explorer: Explorer, config: WorldConfig) -> None:
+    Lane 0 of the world is lane `first_lane` of the run. With a `page` of the ledger it marks what it does.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        writer: Writer,
+        infer: Infer,
+        explorer: Explorer,
+        config: WorldConfig,
+        first_lane: int = 0,
+        page: Page | None = None,
+    ) -> None:
         self.world, self.writer, self.infer, self.explorer = world, writer, infer, explorer
         self.episodes = Episodes(world.num_lanes)
         self.epsilon = explorer.epsilon(0)
@@ -29,29 +46,46 @@ class Actor:
         self.history = History(writer.spec.fields, world.num_lanes, stack) if stack > 1 else None
         self._action_shape, self._action_dtype = world.action_space.shape or (), world.action_space.dtype
         self._never = np.zeros(world.num_lanes, np.bool_)
+        self._first_lane = first_lane
+        self._enter: Callable[[int], None] = page.enter if page else _nothing
+        self._count: Callable[[int, int], None] = page.count if page else _nothing
 
     def turn(self, step: int, version: int, seconds: float = 0.0) -> tuple[int, list[Episode]]:
         """The steps that were completed (`step` of the run were before), and the episodes that ended with them."""
+        enter = self._enter
+        enter(ENV)
         ready = self.world.recv()
+        enter(WRITE)
         lanes, ended = ready.lanes, ready.ended
         steps = len(lanes) - int(np.count_nonzero(ready.first))
         if ended is not None:
             steps += len(ended.lanes)
             self._write_ends(ended, version)
         finished = self.episodes.add(lanes, ready.reward, ready.first, ended, step + steps, seconds)
+        enter(INFER)
         self.epsilon = self.explorer.epsilon(step)
         seen = ready.obs if self.history is None else self.history.push(lanes, ready.obs, ready.first)
         actions = self.infer.act(seen, *self.explorer.explore(self.epsilon, lanes, ready.first))
+        enter(WRITE)
         never = self._never[: len(lanes)]
-        self.writer.append(lanes, {**ready.obs, "action": actions}, self._learned(ready.reward), never, never, version)
+        self._append(lanes, {**ready.obs, "action": actions}, ready.reward, never, never, version)
+        enter(ENV)
         self.world.send(lanes, actions)
         return steps, finished
 
     def _write_ends(self, ended: Ended, version: int) -> None:
         none = np.zeros((len(ended.lanes), *self._action_shape), self._action_dtype)
-        reward = self._learned(ended.reward)
         fields = {**ended.obs, "action": none}
-        self.writer.append(ended.lanes, fields, reward, ended.terminated, ended.truncated, version)
+        self._append(ended.lanes, fields, ended.reward, ended.terminated, ended.truncated, version)
+
+    def _append(
+        self, lanes: Array, fields: Obs, reward: Array, terminated: Array, truncated: Array, version: int
+    ) -> None:
+        # Counted before and after: what an actor had begun when it died is then known to the row.
+        self._count(ROWS_BEGUN, len(lanes))
+        own = lanes + self._first_lane if self._first_lane else lanes
+        self.writer.append(own, fields, self._learned(reward), terminated, truncated, version)
+        self._count(ROWS, len(lanes))
 
     def _learned(self, reward: Array) -> Array:
         """The rewards as they are learned from: scaled, then clipped."""
@@ -60,3 +94,7 @@ class Actor:
         if self._config.reward_clip > 0.0:
             reward = np.clip(reward, -self._config.reward_clip, self._config.reward_clip)
         return reward
+
+
+def _nothing(*_: int) -> None:
+    """In place of a mark where there is no ledger."""

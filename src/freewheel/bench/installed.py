@@ -34,13 +34,13 @@ def find_python() -> Path | None:
     return None
 
 
-def installed_peers(python: Path) -> list[str]:
+def installed_peers(python: Path, known: Sequence[str] = PEERS) -> list[str]:
     """The peers this interpreter can find, without importing them."""
     look = (
         "import importlib.util, json, sys;"
         "print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name)]))"
     )
-    modules = [PACKAGES[peer].module for peer in PEERS]
+    modules = [PACKAGES[peer].module for peer in known]
     try:
         done = subprocess.run(
             [str(python), "-c", look, *modules],
@@ -53,20 +53,20 @@ def installed_peers(python: Path) -> list[str]:
         said = getattr(error, "stderr", None) or error
         raise ConfigError(f"{python} does not run: {said}. Remove {FOLDER} and run 'make peers' again.") from error
     found = json.loads(done.stdout)
-    return [peer for peer in PEERS if PACKAGES[peer].module in found]
+    return [peer for peer in known if PACKAGES[peer].module in found]
 
 
-def choose(asked: Sequence[str] | None, python: Path | None) -> list[str]:
+def choose(asked: Sequence[str] | None, python: Path | None, known: Sequence[str] = PEERS) -> list[str]:
     """The peers to run: those asked for, all that are installed when none were named, nobody for `none`."""
     if asked is not None:
-        asked = check_names(asked, PEERS, "peer")
+        asked = check_names(asked, known, "peer")
         if not asked:
             return []
     if python is None:
         if asked is not None:
             raise ConfigError(f"{', '.join(asked)}: {HOW_TO_GET}")
         return []
-    present = installed_peers(python)
+    present = installed_peers(python, known)
     missing = [peer for peer in asked or [] if peer not in present]
     if missing:
         raise ConfigError(f"{', '.join(missing)}: not in {python.parent.parent}. Run 'make peers'.")

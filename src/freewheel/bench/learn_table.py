@@ -35,7 +35,7 @@ class Row:
 
     def compiled(self) -> Row:
         """The same, with the update compiled."""
-        return replace(self, switches={**self.switches, "learner.compile": True})
+        return replace(self, switches={**self.switches, "learner.compile": "on"})
 
     def given(self, seed: int) -> dict[str, Any]:
         return {"algo": self.algo, "steps": self.steps, "seed": seed, **self.switches}

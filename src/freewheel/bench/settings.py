@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
+from freewheel.config.parts import Runtime
 from freewheel.errors import ConfigError
 
 OBS = ("f32[8]", "f32[171]", "u8[4,84,84]")
@@ -127,22 +128,28 @@ class UpdateSettings:
 
 @dataclass(frozen=True)
 class DqnSettings:
-    """Sequential DQN training on CartPole-v1 from end to end, ours against another project's at the same ratio."""
+    """Training on CartPole-v1 from end to end at one ratio: ours against other projects', with PER against without, IQN against a plain loop."""
 
-    against: Annotated[tuple[str, ...] | None, comma_list("PEER")] = None
-    """Peers to run: sb3; none; or all that 'make peers' has installed."""
+    against: Annotated[tuple[str, ...] | None, comma_list("PEER,PEER")] = None
+    """Peers to run: sb3, sbx, cleanrl-style; none; or all that 'make peers' has installed."""
 
-    lanes: Annotated[tuple[int, ...], comma_list("LANES,LANES", int)] = (1, 8, 32)
-    """Numbers of envs that ours is tried with, eager and compiled, on one thread."""
+    cases: Annotated[tuple[str, ...] | None, comma_list("CASE,CASE")] = None
+    """Cases: dqn (against the peers), per (against our own uniform), iqn (against a plain loop); or all."""
 
-    forms: Annotated[tuple[str, ...], comma_list("FORM,FORM")] = ("eager", "compiled")
-    """Forms of ours: eager, compiled."""
+    runtime: Runtime = "local"
+    """Runtime of ours."""
 
-    envs: Annotated[tuple[int, ...], comma_list("ENVS,ENVS", int)] = (1, 8, 32)
+    lanes: Annotated[tuple[int, ...], comma_list("LANES,LANES", int)] = (16, 32)
+    """Numbers of envs that ours is tried with."""
+
+    forms: Annotated[tuple[str, ...], comma_list("FORM,FORM")] = ("compiled", "eager", "sequential")
+    """Forms of ours: compiled, eager; sequential (compiled, in one process) is shown beside them and does not count."""
+
+    envs: Annotated[tuple[int, ...], comma_list("ENVS,ENVS", int)] = (1, 8)
     """Numbers of envs that a peer is tried with."""
 
     threads: Annotated[tuple[int, ...], comma_list("THREADS,THREADS", int)] = (1, 2)
-    """Numbers of torch's threads that a peer is tried with."""
+    """Numbers of threads that a peer is tried with."""
 
     rounds: int = 3
     """Rounds; the first tries every configuration, the others repeat the two best of each side."""
@@ -152,6 +159,64 @@ class DqnSettings:
 
     warm_s: float = 4.0
     """How long training has been under way when the window opens."""
+
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the result as a JSON object on the last line."""
+
+
+@dataclass(frozen=True)
+class LocksSettings:
+    """Training workers and an acting reader that share one network: by one lock, by a small one, by a reader/writer lock, and by one owner who publishes."""
+
+    workers: Annotated[tuple[int, ...], comma_list("N,N", int)] = (1, 2, 4)
+    """Numbers of training workers."""
+
+    against: Annotated[tuple[str, ...] | None, comma_list("DESIGN,DESIGN")] = None
+    """Other designs: one_lock, small_lock, rw_lock; none; or all."""
+
+    rounds: int = 3
+    """Rounds; a figure is the median over them."""
+
+    seconds: float = 2.0
+    """Length of each window."""
+
+    plot: Path = Path("bench-locks.svg")
+    """File that the plot is written to."""
+
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the result as a JSON object on the last line."""
+
+
+@dataclass(frozen=True)
+class SpeedupSettings:
+    """The same training on CartPole-v1 in turn and with free-running roles, measured beside what Amdahl's law predicts.
+
+    One agent, for several shares of time that training takes and numbers of actors. Several agents come with multi-agent worlds.
+    """
+
+    shares: Annotated[tuple[float, ...], comma_list("SHARE,SHARE", float)] = (0.1, 0.3, 0.5, 0.7)
+    """Shares of the sequential run's time that training is to take; the ratio is set so that it does."""
+
+    actors: Annotated[tuple[int, ...], comma_list("N,N", int)] = (1, 2)
+    """Numbers of actor processes of the local runtime."""
+
+    lanes: int = 16
+    """Envs over all actors."""
+
+    form: Literal["eager", "compiled"] = "eager"
+    """Form of the updates, in both runtimes."""
+
+    rounds: int = 3
+    """Rounds; a figure is the median over them."""
+
+    seconds: float = 5.0
+    """Length of each window; it opens when training is under way."""
+
+    warm_s: float = 2.0
+    """How long training has been under way when the window opens."""
+
+    plot: Path = Path("bench-speedup.svg")
+    """File that the plot is written to."""
 
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print the result as a JSON object on the last line."""
@@ -185,6 +250,24 @@ def check_rounds(rounds: int, seconds: float) -> None:
         raise ConfigError(f"--rounds {rounds} must be at least 1.")
     if not 0 < seconds <= 60:
         raise ConfigError(f"--seconds {seconds} must be above 0 and at most 60.")
+
+
+def check_training(seconds: float, warm_s: float, rounds: int) -> None:
+    check_rounds(rounds, seconds)
+    if not 0 <= warm_s <= 60:
+        raise ConfigError(f"--warm-s {warm_s} must be between 0 and 60.")
+
+
+def check_numbers(**flags: Sequence[int]) -> None:
+    for flag, numbers in flags.items():
+        if not numbers or min(numbers) < 1:
+            raise ConfigError(f"--{flag} {','.join(map(str, numbers))} must be one or more positive numbers.")
+
+
+def check_plot(path: Path) -> None:
+    """Before an hour of measuring, not after it."""
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"--plot {path}: there is no folder {path.absolute().parent}. Make it first.")
 
 
 def check_capacity(capacity: int, batches: Sequence[int]) -> None:

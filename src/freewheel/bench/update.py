@@ -165,17 +165,22 @@ def our_call(is_compiled: bool, rows: int) -> tuple[Callable[[], Tensor], int]:
         beta2=data.BETA2,
         adam_eps=data.ADAM_EPS,
         target_every_updates=data.TARGET_EVERY,
-        compile=is_compiled,
-        updates_per_call=MOST_UNROLLED,
     )
-    step = Step(net, make_algo("dqn", q, net), config)
+    step = Step(net, make_algo("dqn", q, net), config, unrolled=MOST_UNROLLED if is_compiled else 1)
     tensors = {name: torch.from_numpy(values) for name, values in data.batches(rows).items()}
     # The learner always has importance weights; plain DQN does without.
     tensors["weight"] = torch.ones(data.NUM_BATCHES, rows)
     size = step.unrolled
     places = [slice(i, i + size) if size > 1 else i for i in range(0, data.NUM_BATCHES, size)]
     take = itertools.cycle([{name: values[place] for name, values in tensors.items()} for place in places])
-    return lambda: step.update(next(take), {}, data.LR).loss, size
+
+    def call() -> Tensor:
+        batch = next(take)
+        if is_compiled and not step.is_compiled:
+            step.compile(batch, {})
+        return step.update(batch, {}, data.LR).loss
+
+    return call, size
 
 
 def open_jax(child: Child, against: Sequence[str], rows: int, seconds: float, bar: Bar) -> Ways:

@@ -17,6 +17,7 @@ COMMANDS = {
     "train": "train an agent and evaluate it",
     "eval": "play greedy episodes with a trained agent",
     "play": "film a trained agent as GIF or MP4",
+    "doctor": "look at the machine and an env, before anything starts",
     "runs": "list or remove runs",
     "bench": "measure the parts against other projects' parts",
 }

@@ -52,12 +52,28 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "learner.weight_decay": (0, None),
     "learner.clip_norm": (0, None),
     "learner.target_every_updates": (1, None),
+    "learner.workers": (0, 64),
     "learner.threads": (1, 1024),
+    "local.actors": (0, 1024),
+    "local.slack_steps": (0, None),
+    "local.prefetch": (1, 64),
+    "local.publish_every_updates": (1, None),
+    "local.publish_every_s": (0, None),
+    "local.restarts": (0, None),
     "checkpoint.every_steps": (0, None),
     "checkpoint.keep": (1, None),
     "log.every_s": (0, None),
 }
-ABOVE_ZERO = ("q.huber", "learner.ratio", "learner.lr", "learner.adam_eps", "learner.tau", "world.reward_scale")
+ABOVE_ZERO = (
+    "q.huber",
+    "learner.ratio",
+    "learner.lr",
+    "learner.adam_eps",
+    "learner.tau",
+    "world.reward_scale",
+    "local.step_timeout_s",
+    "local.stall_s",
+)
 BELOW_ONE = ("learner.beta1", "learner.beta2")
 
 

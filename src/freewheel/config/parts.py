@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Algo = Literal["dqn", "qrdqn", "iqn", "c51", "rainbow"]
-Runtime = Literal["sequential"]
+Runtime = Literal["auto", "local", "sequential"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,9 @@ class WorldConfig:
 
     reward_clip: float = 0.0
     """Bound on the size of a (scaled) reward that is learned from; 0 sets none."""
+
+    bad_rows: Literal["stop", "drop"] = "stop"
+    """What breaks the env's contract (NaN, a wrong shape): stop ends the run; drop leaves it out, counts it and begins new episodes."""
 
 
 @dataclass(frozen=True)
@@ -245,11 +248,58 @@ class LearnerConfig:
     tau: float = 1.0
     """How far the target network moves towards the online one: 1 copies it."""
 
-    compile: bool = False
-    """Compile the whole update into one graph; takes from some seconds to a minute at the start."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Updates as one compiled graph. auto: compile beside the training and switch if it pays; on: compile before the first update."""
+
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
+    """Numbers of the network's passes; weights stay float32. auto measures what this machine can do and takes the fastest."""
+
+    workers: int = 1
+    """Processes that share the gradient of each batch; 0 measures one against more and takes the faster."""
 
     threads: int = 1
-    """Threads of torch."""
+    """Threads of torch in the learner."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where the learner computes; auto takes the fastest there is."""
+
+
+@dataclass(frozen=True)
+class LocalConfig:
+    """Roles as processes of their own."""
+
+    actors: int = 0
+    """Actor processes, which share the lanes; 0 chooses by the cores."""
+
+    free: bool = False
+    """Never hold actors back, even when training cannot keep up with the ratio."""
+
+    slack_steps: int = 0
+    """Steps that actors may be ahead of the ratio before they are held back; 0 chooses."""
+
+    prefetch: int = 2
+    """Batches made ready while the learner trains."""
+
+    publish_every_updates: int = 8
+    """Updates between two versions of the weights for the actors."""
+
+    publish_every_s: float = 0.1
+    """Seconds after which a version is published although fewer updates were made."""
+
+    pin: bool = False
+    """Bind each role to a core of its own."""
+
+    step_timeout_s: float = 60.0
+    """An actor whose env takes longer for one step is replaced."""
+
+    stall_s: float = 30.0
+    """A role that shows no sign of life for so long is replaced."""
+
+    restarts: int = 3
+    """Times within ten minutes that a role is started anew; one more ends the run."""
+
+    profile: bool = False
+    """Sample where each role spends its time, into the run's folder."""
 
 
 @dataclass(frozen=True)
@@ -299,8 +349,8 @@ class Config:
     seed: int = 0
     """Everything random follows from it."""
 
-    runtime: Runtime = "sequential"
-    """sequential: one process, actor and learner in turn, repeatable bit for bit."""
+    runtime: Runtime = "auto"
+    """local: actors and learner as free-running processes; sequential: in turn in one process, repeatable bit for bit; auto: local where there is more than one core."""
 
     eval_episodes: int = 100
     """Greedy episodes played at the end; 0 plays none."""
@@ -311,5 +361,6 @@ class Config:
     explore: ExploreConfig = field(default_factory=ExploreConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    local: LocalConfig = field(default_factory=LocalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     log: LogConfig = field(default_factory=LogConfig)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,10 +11,14 @@ from torch import Tensor
 
 from freewheel.config import Config
 from freewheel.errors import Diverged
+from freewheel.learners.ratio import Ratio
 from freewheel.learners.schedule import lr_at
 from freewheel.learners.step import Step, Updated
 from freewheel.memory.replay import Batch, Replay
+from freewheel.report.ledger import Page
+from freewheel.report.phases import PHASES
 
+SAMPLE, COMPUTE, PRIORITIES = (PHASES.index(name) for name in ("sample", "compute", "priorities"))
 USED = ("obs", "action", "next_obs", "reward", "discount", "weight")
 # Bad updates in a row after which nothing good can be hoped for.
 MOST_BAD = 10
@@ -22,15 +28,20 @@ LEAST_PRIORITY = 1e-6
 class Learner:
     """Trains one policy from one replay, `updates_per_call` updates at a time, at the ratio of the settings."""
 
-    def __init__(self, step: Step, replay: Replay, config: Config, seed: int) -> None:
+    def __init__(self, step: Step, replay: Replay, config: Config, seed: int, page: Page | None = None) -> None:
         self.step, self.replay, self.config = step, replay, config
+        self._enter: Callable[[int], None] = page.enter if page else lambda phase: None
         self.generator = torch.Generator().manual_seed(seed)
         self.last: Updated | None = None
         self.lr = config.learner.lr
         # What looks wrong about the first batch, "" if nothing does; None before it.
         self.doubt: str | None = None
-        # Where the ratio is counted from: a run whose replay is empty again warms up again, without a burst after it.
-        self.from_step, self.from_updates = config.replay.warmup_rows, 0
+        # A run whose replay is empty again warms up again, without a burst after it.
+        self.ratio = Ratio.of(config)
+        # Of a batch now and then: rows of its lane since it was written, and the oldest policy that acted in it.
+        self.sample_age, self.oldest_version = 0.0, 0
+        self.update_s = 0.0  # of one update, newest call
+        self._looks = True
 
     @property
     def updates(self) -> int:
@@ -38,32 +49,41 @@ class Learner:
 
     def due(self, steps: int) -> int:
         """Updates that are due after so many steps: ratio samples per step since the warm-up, whole calls only."""
-        learner = self.config.learner
-        trained = max(steps - self.from_step, 0)
-        calls = int(trained * learner.ratio / (learner.batch_size * learner.updates_per_call))
-        return calls * learner.updates_per_call - (self.updates - self.from_updates)
+        return self.ratio.due(steps, self.updates)
 
     def warm_up_again(self, steps: int) -> None:
-        self.from_step, self.from_updates = steps + self.config.replay.warmup_rows, self.updates
+        self.ratio.from_step, self.ratio.from_updates = steps + self.config.replay.warmup_rows, self.updates
 
     def call(self, steps: int) -> int:
         """One call's updates; `steps` of the run are done."""
         share_done = min(steps / self.config.steps, 1.0)
         replay, step = self.config.replay, self.step
         beta = replay.beta + share_done * (replay.beta_end - replay.beta)
+        enter, begun = self._enter, time.perf_counter()
         for _ in range(self.config.learner.updates_per_call // step.unrolled):
+            enter(SAMPLE)
             batch = self.replay.sample(beta)
-            if self.doubt is None:
-                self.doubt = doubtful(batch)
+            if self._looks:
+                self._look(batch)
             self.lr = lr_at(self.config.learner, step.num_updates, share_done)
-            self.last = step.update(self._arranged(batch), self._draws(), self.lr)
+            arranged, draws = self._arranged(batch), self._drawn(self.generator)
+            enter(COMPUTE)
+            self.last = step.update(arranged, draws, self.lr)
             if self.replay.prioritized:
+                enter(PRIORITIES)
                 self._set_priorities(batch, self.last)
+        self.update_s = (time.perf_counter() - begun) / self.config.learner.updates_per_call
         self._check()
         return self.config.learner.updates_per_call
 
+    def take_doubt(self) -> str:
+        """What looked wrong about the first batch, once."""
+        doubt, self.doubt = self.doubt or "", self.doubt and ""
+        return doubt
+
     def figures(self) -> dict[str, float]:
         """For the log: of the newest update."""
+        self._looks = True
         if self.last is None:
             return {}
         loss, norm, outcome = self.last
@@ -74,15 +94,28 @@ class Learner:
             **outcome.figures(),
         }
 
-    def _arranged(self, batch: Batch) -> dict[str, Any]:
+    def _look(self, batch: Batch) -> None:
+        self._looks = False
+        if self.doubt is None:
+            self.doubt = doubtful(batch)
+        self.sample_age = batch.age.float().mean().item()
+        self.oldest_version = int(batch.version.min())
+
+    def example(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """A batch and draws of the shapes, dtypes and strides that every update is given: to compile by, before any row exists."""
+        batch = self._arranged(self.replay.example())
+        batch["action"].fill_(self.step.algo.first_action)
+        return batch, self._drawn(torch.Generator())
+
+    def _arranged(self, batch: Batch | dict[str, Any]) -> dict[str, Any]:
         tensors = {name: batch[name] for name in USED}
         if self.step.unrolled == 1:
             return tensors
         return {name: _grouped(tensor, self.step.unrolled) for name, tensor in tensors.items()}
 
-    def _draws(self) -> dict[str, Tensor]:
+    def _drawn(self, generator: torch.Generator) -> dict[str, Tensor]:
         rows = self.config.learner.batch_size
-        each = [self.step.algo.draws(rows, self.generator) for _ in range(self.step.unrolled)]
+        each = [self.step.algo.draws(rows, generator) for _ in range(self.step.unrolled)]
         if self.step.unrolled == 1:
             return each[0]
         return {name: torch.stack([draws[name] for draws in each]) for name in each[0]}

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +20,60 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from freewheel.errors import ConfigError, FreewheelError
+
 Function = Callable[..., Sequence[Tensor]]
 
 # Packages that are kept; the least recently used go first. One of a small network has about 1 MB.
 MOST_KEPT = 100
+# How the name of a folder begins that is there for the time of one compilation or one loading.
+ROOM = ".room-"
 
 
-def compiled(function: Function, args: Sequence[Tensor]) -> Function:
-    """`function`, which may change its arguments in place, for arguments of these shapes."""
-    return load(make(function, args))
+def compiled(function: Function, args: Sequence[Tensor]) -> tuple[Function, Path]:
+    """`function`, which may change its arguments in place, for arguments of these shapes; and its package."""
+    path = make(function, args)
+    try:
+        return load(path), path
+    except FreewheelError:  # damaged, or of a library that is gone
+        path.unlink(missing_ok=True)
+        return load(make(function, args)), path
 
 
 def make(function: Function, args: Sequence[Tensor]) -> Path:
     """The package of a function: from the disk, or compiled now."""
-    graph = trace(function, args)
-    path = folder() / f"{key_of(graph, args)}.pt2"
+    with _told("traced"):
+        graph = trace(function, args)
+        path = folder() / f"{key_of(graph, args)}.pt2"
     if not path.exists():
-        _compile(graph, args, path)
-        _forget_oldest()
+        _check_compiler()
+        with _told("compiled"):
+            _compile(graph, args, path)
+        _forget_oldest(path)
     return path
 
 
 def load(path: Path) -> Function:
-    loader = torch._inductor.aoti_load_package(str(path)).loader
-    path.touch()  # it was used
+    """The function of a package. Python's other threads stand still while it runs: torch keeps the GIL."""
+    with _room(path.parent) as temp, _temp_folder(temp):
+        # The library is unpacked there and needs its file no longer once it is loaded: nothing stays after a SIGKILL.
+        try:
+            loader = torch._inductor.aoti_load_package(str(path)).loader
+        except Exception as error:
+            raise FreewheelError(f"the compiled update {path} does not load: {_first_line(error)}.") from error
+    with suppress(OSError):
+        os.utime(path)  # it was used
     return lambda *args: loader.boxed_run(list(args))
 
 
-def folder() -> Path:
-    """Where packages are kept: XDG_CACHE_HOME, else ~/.cache."""
+def cache_folder() -> Path:
+    """Where we keep what is worth keeping between runs: XDG_CACHE_HOME, else ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "freewheel" / "packages"
+    return (Path(base) if base else Path.home() / ".cache") / "freewheel"
+
+
+def folder() -> Path:
+    return cache_folder() / "packages"
 
 
 def trace(function: Function, args: Sequence[Tensor]) -> torch.fx.GraphModule:
@@ -67,14 +92,14 @@ def _addmm(bias: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
 
 def key_of(graph: torch.fx.GraphModule, args: Sequence[Tensor]) -> str:
     """Equal for equal graphs on equal machines: whatever changes the code that comes out changes the key."""
-    parts: list[Any] = [graph.code, torch.__version__, torch.get_num_threads(), platform.machine(), _cpu()]
+    parts: list[Any] = [graph.code, torch.__version__, torch.get_num_threads(), platform.machine(), cpu()]
     parts += [(tuple(arg.shape), arg.stride(), str(arg.dtype), str(arg.device)) for arg in args]
     parts += [(name, value.tolist()) for name, value in sorted(vars(graph).items()) if isinstance(value, Tensor)]
     parts += [(name, value.tolist()) for name, value in graph.named_buffers()]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-def _cpu() -> str:
+def cpu() -> str:
     """What the compiler may use: code for one CPU may not run on another."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -83,16 +108,80 @@ def _cpu() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
+def _check_compiler() -> None:
+    from torch._inductor import cpp_builder, exc
+
+    try:
+        cpp_builder.get_cpp_compiler()
+    except (exc.InvalidCxxCompiler, OSError) as error:
+        raise ConfigError(
+            "no C++ compiler found (g++, or what CXX names), so updates cannot be compiled. "
+            "Install one or train with --compile off."
+        ) from error
+
+
 def _compile(graph: torch.fx.GraphModule, args: Sequence[Tensor], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".making-", dir=path.parent) as temp, warnings.catch_warnings():
+    from torch._inductor import config
+
+    # In this process alone: torch's own pool of compile workers outlives the compilation.
+    with _room(path.parent) as temp, config.patch(compile_threads=1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about itself
         exported = torch.export.export(graph, tuple(args))
-        made = torch._inductor.aoti_compile_and_package(exported, package_path=str(Path(temp) / path.name))
-        os.replace(made, path)
+        made = torch._inductor.aoti_compile_and_package(exported, package_path=str(temp / path.name))
+        os.replace(made, path)  # who compiled the same meanwhile has made the same
 
 
-def _forget_oldest() -> None:
-    kept = sorted(folder().glob("*.pt2"), key=lambda path: path.stat().st_mtime, reverse=True)
+@contextmanager
+def _room(parent: Path) -> Iterator[Path]:
+    """A folder that is gone afterwards."""
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=ROOM, dir=parent, ignore_cleanup_errors=True) as temp:
+        yield Path(temp)
+
+
+@contextmanager
+def _temp_folder(path: Path) -> Iterator[None]:
+    """Where torch unpacks."""
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = str(path)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever a network or loss does that torch cannot follow becomes one line with the cure."""
+    try:
+        yield
+    except Exception as error:
+        raise ConfigError(
+            f"the update cannot be {what}: {type(error).__name__}: {_first_line(error)}. "
+            "Train with --compile off, or change the network or loss."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), "no reason given")
+
+
+def _forget_oldest(newest: Path) -> None:
+    """Packages beyond those that are kept, and rooms whose owner was killed an hour ago or more."""
+    ages = {path: _modified(path) for path in folder().iterdir()}
+    kept = sorted((path for path in ages if path.suffix == ".pt2"), key=lambda path: ages[path], reverse=True)
     for path in kept[MOST_KEPT:]:
         path.unlink(missing_ok=True)
+    for path, modified in ages.items():
+        if path.name.startswith(ROOM) and modified < _modified(newest) - 3600:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # another process removed it just now
+        return 0.0

@@ -6,39 +6,37 @@ Eager or compiled into one graph it is the same mathematics: everything random c
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
-from freewheel.algos.algo import Algo, Outcome
+from freewheel.algos.algo import Algo, Batch, Draws, Outcome
 from freewheel.config import LearnerConfig
-from freewheel.learners.package import Function, compiled
+from freewheel.errors import ConfigError
+from freewheel.learners import package
+from freewheel.learners.adam import Adam, State
+from freewheel.learners.nested import filled, leaves, moved, nth, num_rows, parts_of, rows_of
+from freewheel.learners.package import Function
 from freewheel.nets.flat import Flat
 
 # Updates in one compiled graph: 8 share the cost of a call; more only take longer to compile.
 MOST_UNROLLED = 8
-# Keeps a gradient of norm 0 from being divided by it.
-CLIP_EPS = 1e-6
 
-Batch = Mapping[str, Any]
-Draws = Mapping[str, Tensor]
+DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-@dataclass
-class State:
-    """Everything that an update changes, in place."""
+class Gradient(NamedTuple):
+    """Of the parameters (times the scale, with fp16); the mean loss; the outcome of the rows."""
 
-    weights: Tensor  # parameters, then buffers
-    target: Tensor
-    mean: Tensor  # Adam's, of the gradient
-    square: Tensor
-    decay: Tensor  # beta1 and beta2 to the power of the updates carried out: for Adam's bias correction
-    updates: Tensor  # updates asked for, the skipped ones too, int64
-    bad_in_row: Tensor  # updates skipped since the last that was carried out, int64
+    vector: Tensor
+    loss: Tensor
+    outcome: Outcome
 
 
 class Updated(NamedTuple):
@@ -50,170 +48,202 @@ class Updated(NamedTuple):
 
 
 class Step:
-    """The update of one policy, eager or compiled; `unrolled` updates a call.
+    """The update of one policy; `unrolled` updates a call, whose batches and draws then come stacked.
+
+    It starts eager. `compile`, or `adopt` of what `package` made in another process, changes how the next updates are worked
+    out and nothing else: state, shapes and results stay those of the eager ones.
 
     A loss or gradient that is not finite leaves weights and optimiser as they were; `state.bad_in_row` counts such updates.
     """
 
-    def __init__(self, net: nn.Module, algo: Algo, config: LearnerConfig) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        algo: Algo,
+        config: LearnerConfig,
+        *,
+        unrolled: int = 1,
+        precision: str = "fp32",
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """`precision` is fp32, bf16 or fp16; what "auto" means is found out by whoever builds the step."""
+        self.algo, self.config, self.unrolled, self.precision = algo, config, unrolled, precision
+        self.device = torch.device(device)
+        net = net.to(self.device)
         self.flat = Flat(net)
-        self.algo, self.config = algo, config
         weights = self.flat.vector(net)
-        zeros = torch.zeros(self.flat.num_params, device=weights.device)
-        self.state = State(
-            weights=weights,
-            target=weights.clone(),
-            mean=zeros,
-            square=zeros.clone(),
-            decay=torch.ones(2, device=weights.device),
-            updates=torch.zeros((), dtype=torch.int64, device=weights.device),
-            bad_in_row=torch.zeros((), dtype=torch.int64, device=weights.device),
-        )
+        self.state = State.around(weights, self.flat.num_params)
         self.target_net = self.flat.bind(copy.deepcopy(net), self.state.target).eval().requires_grad_(False)
         # BatchNorm takes its statistics only from the rows that are trained on, not when it chooses or values.
         self.eval_net = self.flat.bind(copy.deepcopy(net), weights).eval().requires_grad_(False)
         self.net = self.flat.bind(net, weights).train()
         self._params = list(self.net.parameters())
-        self.unrolled = unrolled(config.updates_per_call) if config.compile else 1
-        self._moves_in_graph = config.compile and config.target_every_updates % self.unrolled != 0
-        self._lr = torch.zeros((), device=weights.device)
-        self._betas = torch.tensor([config.beta1, config.beta2], device=weights.device)
-        self._run: Callable[[State, Tensor, Batch, Draws], Updated] = self._one
-        self._gradient: Callable[[State, Batch, Draws], tuple[Tensor, Tensor, Outcome]] = self._gradient_of_modules
-        if config.compile:
-            self._gradient = self._gradient_of_vectors
-            self._run = self._compile_and_run
         self.num_updates = 0
+        # Who works out the gradient of one batch: this process alone, or a team.
+        self.gradient_by: Callable[[Batch, Draws], Gradient] = self.gradient
+        self._dtype = DTYPES[precision]
+        self._apply = Adam(config, self.flat.num_params, self.device, is_scaled=precision == "fp16")
+        self._lr = torch.zeros((), device=self.device)
+        self._compiled: Function | None = None
+        # A graph moves the target between its updates; after its last one Python can do it, without a cost to the others.
+        self._moves_in_graph = config.target_every_updates % unrolled != 0
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._compiled is not None
 
     def update(self, batch: Batch, draws: Draws, lr: float) -> Updated:
         """With `unrolled` > 1 every tensor of batch and draws has that many along its first dimension."""
         self._lr.fill_(lr)
-        done = self._run(self.state, self._lr, batch, draws)
+        if self.device.type != "cpu":
+            batch, draws = moved(batch, self.device), moved(draws, self.device)
+        if self._compiled is None:
+            return self._update_eagerly(batch, draws)
+        loss, norm, *outcome = self._compiled(*self._args(self.state, batch, draws))
         self.num_updates += self.unrolled
-        if not self._moves_in_graph and self.num_updates % self.config.target_every_updates == 0:
-            self.state.target.lerp_(self.state.weights, self.config.tau)
-        return done
+        if not self._moves_in_graph:
+            self._move_target()
+        return Updated(loss, norm, Outcome(*outcome))
+
+    def gradient(self, batch: Batch, draws: Draws) -> Gradient:
+        """Of the mean loss over the rows, worked off in `accumulate` parts."""
+        return self._in_parts(self._gradient_of_modules, self.state, batch, draws)
+
+    def compile(self, batch: Batch, draws: Draws) -> None:
+        """Compiles for arguments of these shapes and strides, or takes from the disk, and is used from the next update on."""
+        self._refuse_team()
+        self._compiled, _ = self._made(batch, draws)
+
+    def package(self, batch: Batch, draws: Draws) -> Path:
+        """The same in a helper process, for the `adopt` of an equal step. It is tried once: what dies, dies here."""
+        run, path = self._made(batch, draws)
+        spare = State(*(tensor.clone() for tensor in vars(self.state).values()))
+        run(*self._args(spare, batch, draws))
+        return path
+
+    def adopt(self, path: Path) -> None:
+        """Uses what `package` of an equal step made from the next update on."""
+        self._refuse_team()
+        self._compiled = package.load(path)
+
+    def live_in(self, weights: Tensor, target: Tensor) -> None:
+        """Uses these vectors and what they hold as weights and target from now on, in place of its own."""
+        self.state.weights, self.state.target = weights, target
+        for net, vector in ((self.net, weights), (self.eval_net, weights), (self.target_net, target)):
+            self.flat.bind(net, vector)
 
     def tensors(self) -> dict[str, Tensor]:
         """All of the state by name, over its own memory: for a checkpoint, and to restore one by copying into it."""
         state = self.state
         named = {f"net.{name}": view for name, view in self.flat.views(state.weights).items()}
         named |= {f"target.{name}": view for name, view in self.flat.views(state.target).items()}
-        rest = {name: getattr(state, name) for name in ("mean", "square", "decay", "updates", "bad_in_row")}
+        rest = {name: tensor for name, tensor in vars(state).items() if name not in ("weights", "target")}
         return named | {f"optimizer.{name}": tensor for name, tensor in rest.items()}
 
-    def _compile_and_run(self, state: State, lr: Tensor, batch: Batch, draws: Draws) -> Updated:
-        """The first call: its arguments show the shapes."""
-        run = compiled(self._flat_function(batch, draws), [*vars(state).values(), lr, *_leaves(batch), *_leaves(draws)])
+    def _update_eagerly(self, batch: Batch, draws: Draws) -> Updated:
+        each = []
+        for i in range(self.unrolled):
+            one = (batch, draws) if self.unrolled == 1 else (nth(batch, i), nth(draws, i))
+            gradient, loss, outcome = self.gradient_by(*one)
+            each.append(Updated(loss, self._apply(self.state, self._lr, gradient, loss), outcome))
+            self.num_updates += 1
+            self._move_target()
+        return _joined(each)
 
-        def call(state: State, lr: Tensor, batch: Batch, draws: Draws) -> Updated:
-            loss, norm, *outcome = run(*vars(state).values(), lr, *_leaves(batch), *_leaves(draws))
-            return Updated(loss, norm, Outcome(*outcome))
+    def _move_target(self) -> None:
+        if self.num_updates % self.config.target_every_updates == 0:
+            self.state.target.lerp_(self.state.weights, self.config.tau)
 
-        self._run = call
-        return call(state, lr, batch, draws)
+    def _made(self, batch: Batch, draws: Draws) -> tuple[Function, Path]:
+        if self.device.type != "cpu":
+            batch, draws = moved(batch, self.device), moved(draws, self.device)
+        return package.compiled(self._flat_function(batch, draws), self._args(self.state, batch, draws))
 
     def _flat_function(self, batch: Batch, draws: Draws) -> Function:
-        """`_several` with tensors alone going in and coming out."""
+        """`_graph` with tensors alone going in and coming out."""
 
         def function(*given: Tensor) -> list[Tensor]:
             rest = iter(given)
             state = State(*(next(rest) for _ in fields(State)))
-            loss, norm, outcome = self._several(state, next(rest), _filled(batch, rest), _filled(draws, rest))
+            loss, norm, outcome = self._graph(state, next(rest), filled(batch, rest), filled(draws, rest))
             return [loss, norm, *outcome]
 
         return function
 
-    def _several(self, state: State, lr: Tensor, batch: Batch, draws: Draws) -> Updated:
-        if self.unrolled == 1:
-            return self._one(state, lr, batch, draws)
-        each = [self._one(state, lr, _nth(batch, i), _nth(draws, i)) for i in range(self.unrolled)]
-        return Updated(
-            torch.stack([done.loss for done in each]),
-            torch.stack([done.norm for done in each]),
-            _joined([done.outcome for done in each]),
-        )
+    def _args(self, state: State, batch: Batch, draws: Draws) -> list[Tensor]:
+        return [*vars(state).values(), self._lr, *leaves(batch), *leaves(draws)]
 
-    def _one(self, state: State, lr: Tensor, batch: Batch, draws: Draws) -> Updated:
-        num_parts = self.config.accumulate
-        parts = [self._gradient(state, *_share(batch, draws, i, num_parts)) for i in range(num_parts)]
-        gradient, loss = parts[0][:2]
-        for more, more_loss, _ in parts[1:]:
-            gradient, loss = gradient + more, loss + more_loss
-        if num_parts > 1:  # each part's loss is a mean over its rows
-            gradient, loss = gradient / num_parts, loss / num_parts
-        norm = self._apply(state, lr, gradient, loss)
-        if self._moves_in_graph:
-            moves = (state.updates % self.config.target_every_updates == 0).float() * self.config.tau
-            state.target.lerp_(state.weights, moves)
-        return Updated(loss, norm, _joined([outcome for _, _, outcome in parts]))
+    def _graph(self, state: State, lr: Tensor, batch: Batch, draws: Draws) -> Updated:
+        """The updates of one call as a function of nothing but its arguments."""
+        each = []
+        for i in range(self.unrolled):
+            one = (batch, draws) if self.unrolled == 1 else (nth(batch, i), nth(draws, i))
+            gradient, loss, outcome = self._in_parts(self._gradient_of_vectors, state, *one)
+            each.append(Updated(loss, self._apply(state, lr, gradient, loss), outcome))
+            if self._moves_in_graph:
+                moves = (state.updates % self.config.target_every_updates == 0).float() * self.config.tau
+                state.target.lerp_(state.weights, moves)
+        return _joined(each)
 
-    def _gradient_of_modules(self, state: State, batch: Batch, draws: Draws) -> tuple[Tensor, Tensor, Outcome]:
+    def _in_parts(
+        self, gradient_of: Callable[[State, Batch, Draws], Gradient], state: State, batch: Batch, draws: Draws
+    ) -> Gradient:
+        if self.config.accumulate == 1:
+            return gradient_of(state, batch, draws)
+        rows = num_rows(batch)
+        parts = parts_of(rows, self.config.accumulate)
+        each = [gradient_of(state, *rows_of(batch, draws, *part)) for part in parts]
+        return summed(each, [count / rows for _, count in parts])
+
+    def _gradient_of_modules(self, state: State, batch: Batch, draws: Draws) -> Gradient:
         """For the eager path: networks whose tensors are views of the vectors cost less than handing them the views."""
 
         def forward(module: Any, obs: Any, noise: Tensor | None, taus: Tensor | None) -> Tensor:
             if module is self.net and not torch.is_grad_enabled():
                 module = self.eval_net
-            out: Tensor = module(obs, noise, taus)
-            return out
+            with self._cast():
+                out: Tensor = module(obs, noise, taus)
+            return out.float()
 
         loss, outcome = self.algo.loss(forward, self.net, self.target_net, batch, draws)
-        each = torch.autograd.grad(loss, self._params, materialize_grads=True)
-        return torch.cat([part.reshape(-1) for part in each]), loss.detach(), outcome
+        each = torch.autograd.grad(self._scaled(state, loss), self._params, materialize_grads=True)
+        return Gradient(torch.cat([part.reshape(-1) for part in each]), loss.detach(), outcome)
 
-    def _gradient_of_vectors(self, state: State, batch: Batch, draws: Draws) -> tuple[Tensor, Tensor, Outcome]:
+    def _gradient_of_vectors(self, state: State, batch: Batch, draws: Draws) -> Gradient:
         """For the compiled path: a pure function of the vectors, which becomes one graph."""
         params, buffers = self.flat.split(state.weights)
         target = self.flat.views(state.target)
 
         def forward(given: Any, obs: Any, noise: Tensor | None, taus: Tensor | None) -> Tensor:
             module = self.net if torch.is_grad_enabled() else self.eval_net
-            out: Tensor = functional_call(module, given, (obs, noise, taus))
-            return out
+            with self._cast():
+                out: Tensor = functional_call(module, given, (obs, noise, taus))
+            return out.float()
 
-        def loss_of(params: Tensor, buffers: Tensor) -> tuple[Tensor, tuple[Outcome, dict[str, Tensor]]]:
+        def loss_of(params: Tensor, buffers: Tensor) -> tuple[Tensor, tuple[Tensor, Outcome, dict[str, Tensor]]]:
             # Copies: a function may not change its arguments, and each has to count its changes apart.
             moving = {name: view.clone() for name, view in self.flat.buffer_views(buffers).items()}
             loss, outcome = self.algo.loss(forward, self.flat.param_views(params) | moving, target, batch, draws)
-            return loss, (outcome, {name: moved.detach() for name, moved in moving.items()})
+            after = {name: tensor.detach() for name, tensor in moving.items()}
+            return self._scaled(state, loss), (loss.detach(), outcome, after)
 
-        gradient, (loss, (outcome, moved)) = grad_and_value(loss_of, has_aux=True)(params, buffers)
+        gradient, (_, (loss, outcome, after)) = grad_and_value(loss_of, has_aux=True)(params, buffers)
         for name, view in self.flat.buffer_views(buffers).items():
-            view.copy_(moved[name])
-        return gradient, loss, outcome
+            view.copy_(after[name])
+        return Gradient(gradient, loss, outcome)
 
-    def _apply(self, state: State, lr: Tensor, gradient: Tensor, loss: Tensor) -> Tensor:
-        """Clip and Adam, masked: where loss or gradient is not finite every factor is 0 and nothing changes."""
-        config = self.config
-        norm: Tensor = torch.linalg.vector_norm(gradient)
-        is_good = torch.isfinite(norm + loss)
-        good = is_good.float()
-        state.updates.add_(1)
-        state.bad_in_row.add_(1).mul_(~is_good)
-        state.decay.mul_(torch.where(is_good, self._betas, 1.0))
-        # Before the first good update the means are 0: the guard only keeps 0/0 out.
-        mean_share, square_share = (1 - state.decay).clamp(min=1e-12)
-        clip = (config.clip_norm / (norm + CLIP_EPS)).clamp(max=1.0) if config.clip_norm > 0 else torch.ones_like(norm)
-        # Stacked, so that a compiled graph works these out once and not for every weight.
-        rate = lr * good
-        clip, take_mean, take_square, rate, spread, keep = torch.stack(
-            [
-                clip,
-                good * (1 - config.beta1),
-                good * (1 - config.beta2),
-                rate / mean_share,
-                square_share.rsqrt(),
-                1 - rate * config.weight_decay,
-            ]
-        )
-        gradient = torch.where(is_good, gradient * clip, 0.0)
-        params = state.weights[: self.flat.num_params]
-        state.mean.lerp_(gradient, take_mean)
-        state.square.lerp_(gradient.square(), take_square)
-        if config.optimizer == "adamw":
-            params.mul_(keep)
-        params.sub_(rate * state.mean / (state.square.sqrt() * spread + config.adam_eps))
-        return norm
+    def _cast(self) -> AbstractContextManager[Any]:
+        """Around the network's passes; the loss itself is float32. Each weight is cast once a pass: nothing to cache."""
+        if self._dtype is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, self._dtype, cache_enabled=False)
+
+    def _scaled(self, state: State, loss: Tensor) -> Tensor:
+        return loss * state.scale if self.precision == "fp16" else loss
+
+    def _refuse_team(self) -> None:
+        if self.gradient_by != self.gradient:
+            raise ConfigError("a compiled update works with learner.workers=1 alone. Train with --compile off.")
 
 
 def unrolled(updates_per_call: int) -> int:
@@ -221,37 +251,20 @@ def unrolled(updates_per_call: int) -> int:
     return max(n for n in range(1, MOST_UNROLLED + 1) if updates_per_call % n == 0)
 
 
-def _leaves(tensors: Mapping[str, Any]) -> Iterator[Tensor]:
-    for value in tensors.values():
-        if isinstance(value, Mapping):
-            yield from _leaves(value)
-        else:
-            yield value
+def summed(each: Sequence[Gradient], shares: Sequence[float]) -> Gradient:
+    """The gradient of all rows from those of parts of them, whose shares of the rows add up to 1."""
+    vector, loss = each[0].vector * shares[0], each[0].loss * shares[0]
+    for part, share in zip(each[1:], shares[1:], strict=True):
+        vector, loss = vector + part.vector * share, loss + part.loss * share
+    return Gradient(vector, loss, joined([part.outcome for part in each]))
 
 
-def _filled(like: Mapping[str, Any], given: Iterator[Tensor]) -> dict[str, Any]:
-    """The reverse of `_leaves`."""
-    return {name: _filled(value, given) if isinstance(value, Mapping) else next(given) for name, value in like.items()}
-
-
-def _nth(tensors: Mapping[str, Any], i: int) -> dict[str, Any]:
-    return {name: _nth(value, i) if isinstance(value, Mapping) else value[i] for name, value in tensors.items()}
-
-
-def _share(batch: Batch, draws: Draws, i: int, num_parts: int) -> tuple[Batch, Draws]:
-    """Part i of the rows. Draws of one dimension serve every row, the others have one line per row."""
-    if num_parts == 1:
-        return batch, draws
-    rows = _chunk(batch, i, num_parts)
-    return rows, {name: draw if draw.ndim == 1 else draw.chunk(num_parts)[i] for name, draw in draws.items()}
-
-
-def _chunk(tensors: Mapping[str, Any], i: int, num_parts: int) -> dict[str, Any]:
-    return {
-        name: _chunk(value, i, num_parts) if isinstance(value, Mapping) else value.chunk(num_parts)[i]
-        for name, value in tensors.items()
-    }
-
-
-def _joined(outcomes: list[Outcome]) -> Outcome:
+def joined(outcomes: Sequence[Outcome]) -> Outcome:
     return outcomes[0] if len(outcomes) == 1 else Outcome(*(torch.cat(parts) for parts in zip(*outcomes, strict=True)))
+
+
+def _joined(each: list[Updated]) -> Updated:
+    if len(each) == 1:
+        return each[0]
+    loss, norm = torch.stack([done.loss for done in each]), torch.stack([done.norm for done in each])
+    return Updated(loss, norm, joined([done.outcome for done in each]))

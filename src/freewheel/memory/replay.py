@@ -83,6 +83,18 @@ class Replay:
             lease = self._core.take(beta, self.timeout_s, self._layout.num_bytes)
         return Batch(lease, self._layout)
 
+    def example(self) -> dict[str, Any]:
+        """Zeros in the shapes, dtypes and strides of every batch that this replay gives; needs no rows."""
+        layout, block = self._layout, np.zeros(self._layout.num_bytes, np.uint8)
+        made = {
+            name: torch.from_numpy(np.ndarray(a.shape, a.dtype, block, a.offset, a.strides))
+            for name, a in layout.arrays.items()
+        }
+        return {
+            group: made[group] if group in made else {name.split(".", 1)[1]: made[name] for name in names}
+            for group, names in layout.groups.items()
+        }
+
     def update_priorities(self, batch: Batch, priorities: torch.Tensor | np.ndarray[Any, Any]) -> None:
         """New priorities for a batch's rows; those of rows overwritten meanwhile are ignored and counted."""
         if isinstance(priorities, torch.Tensor):

@@ -36,6 +36,32 @@ class Episode:
     seconds: float = 0.0
 
 
+class Window:
+    """The returns of the last 100 finished episodes, whoever played them."""
+
+    def __init__(self) -> None:
+        self.num_finished = 0
+        self._returns: deque[float] = deque(maxlen=WINDOW)
+
+    def add(self, ret: float) -> None:
+        self._returns.append(ret)
+        self.num_finished += 1
+
+    @property
+    def mean(self) -> float | None:
+        return math.fsum(self._returns) / len(self._returns) if self._returns else None
+
+    def state(self) -> dict[str, Any]:
+        return {"last_returns": list(self._returns), "num_finished": self.num_finished}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        try:
+            self._returns = deque((float(value) for value in state["last_returns"]), maxlen=WINDOW)
+            self.num_finished = int(state["num_finished"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise CheckpointError(f"the state of the episode counts is damaged: {error!r}.") from error
+
+
 class Episodes:
     """Running return and length of each lane, and the last finished ones.
 

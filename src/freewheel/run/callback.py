@@ -22,31 +22,34 @@ class Moment:
     return_mean: float | None = None
     is_stopping: bool = False
     folder: Path | None = None
-    _parts: Any = field(default=None, repr=False)
+    _runtime: Any = field(default=None, repr=False)
 
     def stop(self) -> None:
         self.is_stopping = True
 
     def set_epsilon(self, epsilon: float | None) -> None:
         """This epsilon instead of the schedule's from the next step on; None gives the schedule back."""
-        self._parts.actor.explorer.override = epsilon
+        self._runtime.set_epsilon(epsilon)
 
     def metrics(self) -> dict[str, float]:
-        figures: dict[str, float] = self._parts.learner.figures()
+        figures: dict[str, float] = self._runtime.metrics()
         return figures
 
 
 class Callback:
-    """Override what you need. Calls come from the training loop: what takes long holds it up."""
+    """Override what you need. In the sequential runtime calls come from the training loop: what takes long holds it up.
+
+    In the local runtime they come from the supervisor, a few times a second, and training goes on meanwhile.
+    """
 
     def on_step(self, moment: Moment) -> None:
-        """After each turn of all lanes."""
+        """After each turn of all lanes; in the local runtime when steps were taken since the last call."""
 
     def on_episode(self, moment: Moment, episode: Episode) -> None:
         """After each finished episode."""
 
     def on_update(self, moment: Moment) -> None:
-        """After each call of the learner."""
+        """After each call of the learner; in the local runtime when updates were made since the last call."""
 
     def on_checkpoint(self, moment: Moment, path: Path) -> None:
         """After each checkpoint."""

@@ -11,17 +11,17 @@ import torch
 from freewheel.actors.explore import Explorer
 from freewheel.actors.infer import Infer
 from freewheel.actors.loop import Actor
-from freewheel.algos.algo import Loss
+from freewheel.algos.algo import Algo, Loss
 from freewheel.algos.make import make_algo
 from freewheel.config import Config
 from freewheel.errors import ConfigError
 from freewheel.learners.loop import Learner
-from freewheel.learners.step import Step
+from freewheel.learners.step import Step, unrolled
 from freewheel.memory.lanes import Lanes, forecast_bytes
 from freewheel.memory.replay import Replay
 from freewheel.memory.segment import allowed_bytes, format_bytes
-from freewheel.nets.build import build_net
-from freewheel.spec import RowSpec
+from freewheel.nets.build import QNet, build_net
+from freewheel.spec import RowSpec, Space
 from freewheel.worlds.make import make_world
 from freewheel.worlds.world import World
 
@@ -35,6 +35,10 @@ class Parts:
     actor: Actor
     replay: Replay
     learner: Learner
+
+    @property
+    def obs_space(self) -> Space:
+        return self.world.obs_space
 
     def close(self) -> None:
         self.replay.close()
@@ -72,36 +76,56 @@ def forecast(spec: RowSpec, num_lanes: int, rows: int) -> None:
         )
 
 
-def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts:
+def build_policy(
+    config: Config, obs_space: Space, action_space: Space, body: Any, loss: Loss | None
+) -> tuple[QNet, Algo]:
+    """The network with its first weights, the same in every process, and its algorithm."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(config, "net"))
-        net = build_net(
-            world.obs_space, world.action_space, config.net, config.q, config.algo, config.world.stack, body=body
-        )
-    algo = make_algo(config.algo, config.q, net, loss)
-    spec = RowSpec.of(world.obs_space, world.action_space)
-    forecast(spec, world.num_lanes, config.replay.rows)
-    lanes = Lanes(spec, world.num_lanes, config.replay.rows // world.num_lanes)
-    step = Step(net, algo, config.learner)
-    drawn = config.learner.batch_size * step.unrolled
-    if drawn > config.replay.warmup_rows:
-        raise ConfigError(
-            f"learner.compile draws {drawn} rows at once (learner.batch_size={config.learner.batch_size}, "
-            f"learner.updates_per_call={config.learner.updates_per_call}), more than "
-            f"replay.warmup_rows={config.replay.warmup_rows}. Raise the last or lower one of the others."
-        )
-    # The actor reads the learner's own numbers: in one process, in turn, there is nothing to copy.
-    infer = Infer(step.eval_net, algo, world.action_space.dtype, seed_of(config, "noise"))
-    explorer = Explorer(config.explore, world.num_lanes, net.num_actions, seed_of(config, "explore"), config.q.noisy)
-    actor = Actor(world, lanes.writer(), infer, explorer, config.world)
-    replay = Replay(
+        net = build_net(obs_space, action_space, config.net, config.q, config.algo, config.world.stack, body=body)
+    return net, make_algo(config.algo, config.q, net, loss)
+
+
+def build_replay(lanes: Lanes, config: Config, unrolled: int = 1, prefetch: int = 0) -> Replay:
+    """`unrolled` batches are drawn at once, for as many updates in one graph."""
+    return Replay(
         lanes,
-        drawn,
+        config.learner.batch_size * unrolled,
         n_step=config.q.n_step,
         gamma=config.q.gamma,
         stack=config.world.stack,
         prioritized=config.replay.prioritized,
         alpha=config.replay.alpha,
         seed=seed_of(config, "replay"),
+        prefetch=prefetch,
     )
-    return Parts(world, lanes, actor, replay, Learner(step, replay, config, seed_of(config, "learner")))
+
+
+def check_drawn(config: Config, unrolled: int) -> None:
+    drawn = config.learner.batch_size * unrolled
+    if drawn > config.replay.warmup_rows:
+        raise ConfigError(
+            f"learner.compile draws {drawn} rows at once (learner.batch_size={config.learner.batch_size}, "
+            f"learner.updates_per_call={config.learner.updates_per_call}), more than "
+            f"replay.warmup_rows={config.replay.warmup_rows}. Raise the last or lower one of the others."
+        )
+
+
+def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts:
+    net, algo = build_policy(config, world.obs_space, world.action_space, body, loss)
+    spec = RowSpec.of(world.obs_space, world.action_space)
+    forecast(spec, world.num_lanes, config.replay.rows)
+    lanes = Lanes(spec, world.num_lanes, config.replay.rows // world.num_lanes)
+    # In turn nothing is compiled unless it is asked for: a run is repeatable only if it always takes the same way.
+    together = unrolled(config.learner.updates_per_call) if config.learner.compile == "on" else 1
+    check_drawn(config, together)
+    step = Step(net, algo, config.learner, unrolled=together)
+    # The actor reads the learner's own numbers: in one process, in turn, there is nothing to copy.
+    infer = Infer(step.eval_net, algo, world.action_space.dtype, seed_of(config, "noise"))
+    explorer = Explorer(config.explore, world.num_lanes, net.num_actions, seed_of(config, "explore"), config.q.noisy)
+    actor = Actor(world, lanes.writer(), infer, explorer, config.world)
+    replay = build_replay(lanes, config, together)
+    learner = Learner(step, replay, config, seed_of(config, "learner"))
+    if config.learner.compile == "on":
+        step.compile(*learner.example())
+    return Parts(world, lanes, actor, replay, learner)

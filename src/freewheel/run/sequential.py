@@ -6,13 +6,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from freewheel.actors.infer import Infer
 from freewheel.config import Config
 from freewheel.errors import CheckpointError
+from freewheel.report.account import Account
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
 from freewheel.report.usage import Usage
 from freewheel.run import state
 from freewheel.run.callback import Callback, Moment
+from freewheel.run.checkpoint import Checkpoint
 from freewheel.run.parts import Parts
 
 
@@ -35,6 +38,10 @@ class Sequential:
         self._usage = Usage()
         self._log_due = 0.0
         self._saved_at = moment.step
+
+    def go_on(self, checkpoint: Checkpoint) -> str | None:
+        """Puts a checkpoint back; the value says what could not go on exactly."""
+        return state.restore(self.parts, checkpoint)
 
     def run(self) -> None:
         """Until all steps are taken or somebody stops it; ends with a checkpoint."""
@@ -85,9 +92,8 @@ class Sequential:
             begun = time.perf_counter()
             parts.learner.call(moment.step)
             self._usage.spend("learner", time.perf_counter() - begun)
-            if parts.learner.doubt:
-                self._progress.note(f"warning: {parts.learner.doubt}.")
-                parts.learner.doubt = ""
+            if doubt := parts.learner.take_doubt():
+                self._progress.note(f"warning: {doubt}.")
             moment.updates = parts.learner.updates
             for callback in self._callbacks:
                 callback.on_update(moment)
@@ -106,10 +112,20 @@ class Sequential:
 
     def ratio(self) -> float:
         """Samples drawn per step taken since the warm-up."""
-        learner = self.parts.learner
-        trained = self.moment.step - learner.from_step
-        done = learner.updates - learner.from_updates
-        return done * self.config.learner.batch_size / trained if trained > 0 else 0.0
+        return self.parts.learner.ratio.achieved(self.moment.step, self.parts.learner.updates)
+
+    def infer(self) -> Infer:
+        """The policy as it is."""
+        return self.parts.actor.infer
+
+    def account(self) -> Account | None:
+        return None
+
+    def set_epsilon(self, epsilon: float | None) -> None:
+        self.parts.actor.explorer.override = epsilon
+
+    def metrics(self) -> dict[str, float]:
+        return self.parts.learner.figures()
 
     def _figures(self) -> dict[str, float]:
         moment, parts = self.moment, self.parts

@@ -11,9 +11,10 @@ import torch
 
 from freewheel.config import Config, to_dict
 from freewheel.errors import CheckpointError
+from freewheel.learners.loop import Learner
 from freewheel.run.checkpoint import Checkpoint, save
 from freewheel.run.parts import Parts
-from freewheel.spec import describe
+from freewheel.spec import Space, describe
 
 REPLAY_FILE = "replay.bin"
 
@@ -27,24 +28,18 @@ def write(folder: Path, parts: Parts, config: Config, steps: int, seconds: float
 
 def gather(parts: Parts, config: Config, steps: int, seconds: float) -> tuple[dict[str, Any], dict[str, Any]]:
     actor, learner = parts.actor, parts.learner
-    tensors: dict[str, Any] = dict(learner.step.tensors())
-    tensors["random.learner"] = learner.generator.get_state()
+    tensors, state = gather_learner(learner, config, parts.world.obs_space, parts.world.action_space)
     tensors["random.noise"] = actor.infer.noise.get_state()
     tensors["explore.held"] = actor.explorer.held
     world = parts.world.state()
     tensors |= {f"world.{name}": rows for name, rows in (world or {}).items()}
     if actor.history is not None:
         tensors |= {f"history.{name}": rows for name, rows in actor.history.state().items()}
-    state = {
-        "config": to_dict(config),
-        "obs_space": describe(parts.world.obs_space),
-        "action_space": describe(parts.world.action_space),
-        "loss": learner.step.algo.custom_loss,
+    state |= {
         "steps": steps,
         "seconds": seconds,
-        "updates": learner.updates,
-        "from_step": learner.from_step,
-        "from_updates": learner.from_updates,
+        "from_step": learner.ratio.from_step,
+        "from_updates": learner.ratio.from_updates,
         "epsilon_override": actor.explorer.override,
         "chance": actor.explorer.chance.bit_generator.state,
         "replay": parts.replay.state(),
@@ -53,15 +48,39 @@ def gather(parts: Parts, config: Config, steps: int, seconds: float) -> tuple[di
     return tensors, state
 
 
+def gather_learner(
+    learner: Learner, config: Config, obs_space: Space, action_space: Space
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The part that every runtime has: weights, target, optimiser, and what they were made for."""
+    tensors: dict[str, Any] = dict(learner.step.tensors())
+    tensors["random.learner"] = learner.generator.get_state()
+    state = {
+        "config": to_dict(config),
+        "obs_space": describe(obs_space),
+        "action_space": describe(action_space),
+        "loss": learner.step.algo.custom_loss,
+        "updates": learner.updates,
+    }
+    return tensors, state
+
+
+def restore_learner(learner: Learner, checkpoint: Checkpoint) -> None:
+    """Puts weights, target, optimiser and chance back."""
+    try:
+        restore_weights(learner.step.tensors(), checkpoint.tensors, checkpoint.path)
+        learner.step.num_updates = int(checkpoint.state["updates"])
+        learner.generator.set_state(checkpoint.tensors["random.learner"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"checkpoint {checkpoint.path} does not fit this run: {error!r}.") from error
+
+
 def restore(parts: Parts, checkpoint: Checkpoint) -> str | None:
     """Puts a checkpoint back; the value says what could not go on exactly, None if everything does."""
     state, tensors = checkpoint.state, checkpoint.tensors
     learner, actor = parts.learner, parts.actor
     try:
-        restore_weights(learner.step.tensors(), tensors, checkpoint.path)
-        learner.step.num_updates = int(state["updates"])
-        learner.from_step, learner.from_updates = int(state["from_step"]), int(state["from_updates"])
-        learner.generator.set_state(tensors["random.learner"])
+        restore_learner(learner, checkpoint)
+        learner.ratio.from_step, learner.ratio.from_updates = int(state["from_step"]), int(state["from_updates"])
         actor.infer.noise.set_state(tensors["random.noise"])
         actor.explorer.chance.bit_generator.state = state["chance"]
         actor.explorer.held[...] = tensors["explore.held"].numpy()

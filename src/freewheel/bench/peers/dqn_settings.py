@@ -12,6 +12,11 @@ TARGET_EVERY_STEPS = 500
 LR, GAMMA, CLIP_NORM = 2.5e-4, 0.99, 10.0
 # More than any window can take: the meter stops the training.
 ENDLESS = 10**9
+# PER is measured together with returns over so many steps, as it is used.
+PER_STEPS = 3
+# IQN's fractions per row: of the online and the target network, those that an action is chosen by, and their cosines.
+TAUS, TARGET_TAUS, ACT_TAUS, COSINES = 8, 8, 32, 64
+HUBER = 1.0
 
 
 def turns(envs: int) -> tuple[int, int]:

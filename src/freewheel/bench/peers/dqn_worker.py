@@ -1,13 +1,13 @@
-"""One DQN training behind JSON lines: `python -m peers.dqn_worker MODULE`, which has a `train(meter, order)` and a `version()`.
+"""One training behind JSON lines: `python -m peers.dqn_worker MODULE THREADS`; MODULE has a `train(meter, order)` and a `version()`.
 
 {"op": "train", "warm_s": 4, "seconds": 20, "envs": 8, "threads": 1, ...}
     -> {"steps_per_s": ..., "updates_per_s": ..., "updates_per_step": ..., "seconds": ..., "startup_s": ...}
+and whatever else `train` gives.
 """
 
 import importlib
+import os
 import sys
-
-import torch
 
 from .lines import Message, die_with_parent, serve
 from .meter import Meter
@@ -15,15 +15,27 @@ from .meter import Meter
 
 def main() -> None:
     die_with_parent()
+    limit_xla(int(sys.argv[2]))
     side = importlib.import_module(sys.argv[1])
 
     def train(message: Message) -> Message:
-        torch.set_num_threads(message["threads"])
+        limit_torch(message["threads"])
         meter = Meter(message["warm_s"], message["seconds"])
-        side.train(meter, message)
-        return meter.figures()
+        told = side.train(meter, message)
+        return {**meter.figures(), **(told or {})}
 
     serve({"ready": sys.argv[1], "version": side.version()}, {"train": train})
+
+
+def limit_torch(threads: int) -> None:
+    importlib.import_module("torch").set_num_threads(threads)
+
+
+def limit_xla(threads: int) -> None:
+    """XLA reads this when it is loaded; with more than one thread it takes as many as there are cores."""
+    if threads == 1:
+        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    os.environ["JAX_PLATFORMS"] = "cpu"
 
 
 if __name__ == "__main__":

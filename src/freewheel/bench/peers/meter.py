@@ -35,6 +35,10 @@ class Meter:
             self._closed = now, steps, updates
         return self._closed is not None
 
+    @property
+    def is_open(self) -> bool:
+        return self._opened is not None and self._closed is None
+
     def figures(self) -> dict[str, float]:
         if self._ready_s is None or self._opened is None or self._closed is None:
             raise RuntimeError("the training ended before the window did")

@@ -18,5 +18,6 @@ PACKAGES = {
     "torchrl": Package("torchrl", "torchrl"),
     "tianshou": Package("tianshou", "tianshou", has_prioritized=True),
     "numpy": Package("numpy", "numpy"),
+    "sbx": Package("sbx", "sbx-rl"),  # a training, no buffer
 }
 PEERS = ("cpprb", "sb3", "torchrl", "tianshou")

@@ -1,0 +1,163 @@
+"""`freewheel doctor [ENV]`: what this machine and this env would do in `train`, before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from freewheel.cli.train import SHORT, given_names
+from freewheel.config import Config, assemble
+from freewheel.config.assemble import known, read_preset
+from freewheel.config.check import value_of
+from freewheel.run.facts import Fact
+from freewheel.run.layout import Layout, choose
+from freewheel.run.machine import machine_facts, num_cores
+from freewheel.run.trial import try_apart
+
+COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+# Where the output is no terminal; a line of the log of a machine elsewhere.
+PLAIN_WIDTH = 120
+
+
+@dataclass(frozen=True)
+class DoctorArgs(Config):
+    """Look at the machine, and with ENV at the env as `train` would use it. Takes the settings that `train` takes.
+
+    The exit code is 0 when `train` would work, 1 when something is a problem, 2 when the call is wrong.
+    """
+
+    env: tyro.conf.Suppress[str] = ""
+
+    preset: str = "auto"
+    """auto: the env's own, if there is one; none; a preset's name; or a TOML file."""
+
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print everything as a JSON object."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    words = [SHORT.get(name, name) + equals + value for name, equals, value in (w.partition("=") for w in arguments)]
+    env = words.pop(0) if words and not words[0].startswith("-") else ""
+    args = tyro.cli(DoctorArgs, prog="freewheel doctor [ENV]", args=words)
+    given = {name: value_of(args, name) for name in given_names(words) if name in known()}
+    config = assemble(env, given, args.preset)
+    facts = examine(config, args.preset)
+    layout = choose(config, num_cores())
+    if args.json:
+        print(json.dumps(_record(env, facts, layout)))
+    else:
+        show(env, facts, layout)
+    return 1 if _count(facts, "problem") else 0
+
+
+def examine(config: Config, preset: str = "auto") -> list[Fact]:
+    """Machine, software and env; an env that cannot be found is a ConfigError."""
+    with Console(stderr=True).status(f"examining {config.env or 'this machine'} ..."):
+        tried = try_apart(config)
+    facts = [*machine_facts(config), *_preset(config, preset), *tried]
+    order = {name: i for i, name in enumerate(("machine", "software", "env"))}
+    return sorted(facts, key=lambda fact: order[fact.group])
+
+
+def _preset(config: Config, preset: str) -> Iterator[Fact]:
+    if not config.env:
+        return
+    name = config.env if preset == "auto" else preset
+    count = len(read_preset(config.env, config.algo, preset))
+    if count:
+        yield Fact("env", "preset", f"{name}, with {count} settings for {config.algo}", name)
+    else:
+        yield Fact("env", "preset", f"none for {config.algo} here; settings begin with the defaults", None)
+
+
+def show(env: str, facts: Sequence[Fact], layout: Layout) -> None:
+    """A table per group; tracebacks come first, on standard error."""
+    for fact in facts:
+        if fact.trace:
+            print(_printable(fact.trace.rstrip()), end="\n\n", file=sys.stderr)
+    is_plain = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    console = Console(width=PLAIN_WIDTH if is_plain else None, highlight=False)
+    for group in dict.fromkeys(fact.group for fact in facts):
+        console.print(f"[bold]{escape(env if group == 'env' else group)}[/]")
+        console.print(_table([fact for fact in facts if fact.group == group]), "")
+    console.print("[bold]layout[/]")
+    console.print(_layout_table(layout), "")
+    console.print(_verdict(env, facts))
+
+
+def _table(facts: Sequence[Fact]) -> Table:
+    table = _empty()
+    for fact in facts:
+        colour = COLOURS[fact.state]
+        text = escape(_printable(fact.shown))
+        if fact.cure:
+            text += f"\n[italic]{escape(_printable(fact.cure))}[/]"
+        table.add_row(f"[{colour}]{fact.state}[/]", escape(fact.name), text)
+    return table
+
+
+def _layout_table(layout: Layout) -> Table:
+    table = _empty()
+    rows = _layout_rows(layout)
+    for name, value in rows.items():
+        table.add_row("", name, escape(value))
+    return table
+
+
+def _layout_rows(layout: Layout) -> dict[str, str]:
+    lanes = sorted(set(layout.lanes_per_actor))
+    each = " or ".join(map(str, lanes))
+    workers = "measured at the start" if not layout.learner_workers else f"{layout.learner_workers}"
+    rows = {"runtime": layout.runtime}
+    if layout.runtime == "local":
+        rows["actors"] = f"{layout.actors}, with {each} lane{'s' if lanes[-1] > 1 else ''} each"
+        rows["learner"] = f"workers: {workers}; threads: {layout.threads['learner']}"
+    else:
+        rows["process"] = f"1, with {each} lanes; threads: {layout.threads['learner']}"
+    return {**rows, "because": layout.reason}
+
+
+def _empty() -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(width=7, no_wrap=True)
+    table.add_column(min_width=13, no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _verdict(env: str, facts: Sequence[Fact]) -> str:
+    problems, warnings = _count(facts, "problem"), _count(facts, "warning")
+    what = f"freewheel train {env}" if env else "freewheel train"
+    told = f"{problems} problem{'' if problems == 1 else 's'}, {warnings} warning{'' if warnings == 1 else 's'}"
+    colour = COLOURS["problem" if problems else "ok"]
+    return f"[{colour}]{escape(what)} would {'fail' if problems else 'work'}[/]: {told}."
+
+
+def _record(env: str, facts: Sequence[Fact], layout: Layout) -> dict[str, Any]:
+    return {
+        "env": env or None,
+        "works": not _count(facts, "problem"),
+        "problems": _count(facts, "problem"),
+        "warnings": _count(facts, "warning"),
+        "facts": [fact.record() for fact in facts],
+        "layout": dataclasses.asdict(layout),
+    }
+
+
+def _count(facts: Sequence[Fact], state: str) -> int:
+    return sum(fact.state == state for fact in facts)
+
+
+def _printable(text: str) -> str:
+    """An env's own words may not steer the terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)

@@ -1,0 +1,110 @@
+"""The optimiser as a function of flat vectors: clip, Adam, and the scale that keeps float16 gradients from vanishing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from freewheel.config import LearnerConfig
+
+# Keeps a gradient of norm 0 from being divided by it.
+CLIP_EPS = 1e-6
+# Powers of two, which change no digit of a number; at 1 the gradient is as the loss made it.
+FIRST_SCALE, LEAST_SCALE, MOST_SCALE = 2.0**16, 1.0, 2.0**24
+# Good updates in a row after which twice the scale is tried.
+GROW_AFTER = 2000
+
+
+@dataclass
+class State:
+    """Everything that an update changes, in place."""
+
+    weights: Tensor  # parameters, then buffers
+    target: Tensor
+    mean: Tensor  # Adam's, of the gradient
+    square: Tensor
+    decay: Tensor  # beta1 and beta2 to the power of the updates carried out: for Adam's bias correction
+    updates: Tensor  # updates asked for, the skipped ones too, int64
+    bad_in_row: Tensor  # updates skipped since the last that was carried out, int64
+    scale: Tensor  # fp16: factor on the loss while its gradient is worked out
+    good_in_row: Tensor  # fp16: updates carried out since the scale changed or one was skipped, int64
+
+    @classmethod
+    def around(cls, weights: Tensor, num_params: int) -> State:
+        """Of a training that begins with these weights, which are not copied."""
+        zeros = torch.zeros(num_params, device=weights.device)
+        count = torch.zeros((), dtype=torch.int64, device=weights.device)
+        return cls(
+            weights=weights,
+            target=weights.clone(),
+            mean=zeros,
+            square=zeros.clone(),
+            decay=torch.ones(2, device=weights.device),
+            updates=count,
+            bad_in_row=count.clone(),
+            scale=torch.full((), FIRST_SCALE, device=weights.device),
+            good_in_row=count.clone(),
+        )
+
+
+class Adam:
+    """Steps the first `num_params` of the weights, in place; `is_scaled` gradients are those of loss * scale."""
+
+    def __init__(self, config: LearnerConfig, num_params: int, device: torch.device, is_scaled: bool) -> None:
+        self.config, self.num_params, self.is_scaled = config, num_params, is_scaled
+        self._betas = torch.tensor([config.beta1, config.beta2], device=device)
+
+    def __call__(self, state: State, lr: Tensor, gradient: Tensor, loss: Tensor) -> Tensor:
+        """The norm before clipping. Masked: where loss or gradient is not finite every factor is 0 and nothing changes."""
+        config = self.config
+        if self.is_scaled:  # before the norm: what is clipped is the true gradient
+            gradient = gradient / state.scale
+        norm: Tensor = torch.linalg.vector_norm(gradient)
+        is_good = torch.isfinite(norm + loss)
+        good = is_good.float()
+        state.updates.add_(1)
+        state.bad_in_row.add_(self._counts(state, norm, loss)).mul_(~is_good)
+        if self.is_scaled:
+            _rescale(state, is_good, torch.isfinite(loss))
+        state.decay.mul_(torch.where(is_good, self._betas, 1.0))
+        # Before the first good update the means are 0: the guard only keeps 0/0 out.
+        mean_share, square_share = (1 - state.decay).clamp(min=1e-12)
+        clip = (config.clip_norm / (norm + CLIP_EPS)).clamp(max=1.0) if config.clip_norm > 0 else torch.ones_like(norm)
+        # Stacked, so that a compiled graph works these out once and not for every weight.
+        rate = lr * good
+        clip, take_mean, take_square, rate, spread, keep = torch.stack(
+            [
+                clip,
+                good * (1 - config.beta1),
+                good * (1 - config.beta2),
+                rate / mean_share,
+                square_share.rsqrt(),
+                1 - rate * config.weight_decay,
+            ]
+        )
+        gradient = torch.where(is_good, gradient * clip, 0.0)
+        params = state.weights[: self.num_params]
+        state.mean.lerp_(gradient, take_mean)
+        state.square.lerp_(gradient.square(), take_square)
+        if config.optimizer == "adamw":
+            params.mul_(keep)
+        params.sub_(rate * state.mean / (state.square.sqrt() * spread + config.adam_eps))
+        return norm
+
+    def _counts(self, state: State, norm: Tensor, loss: Tensor) -> Tensor | int:
+        """Whether a bad update counts as one: not while a smaller scale may cure it."""
+        if not self.is_scaled:
+            return 1
+        return torch.isfinite(norm) | ~torch.isfinite(loss) | (state.scale <= LEAST_SCALE)
+
+
+def _rescale(state: State, is_good: Tensor, is_loss_finite: Tensor) -> None:
+    """Half the scale after a gradient that overflowed, twice after many that did not."""
+    state.good_in_row.add_(1).mul_(is_good)
+    grows = state.good_in_row >= GROW_AFTER
+    overflowed = ~is_good & is_loss_finite  # a loss that is no number is not the scale's fault
+    factor = torch.where(grows, 2.0, torch.where(overflowed, 0.5, 1.0))
+    state.scale.mul_(factor).clamp_(LEAST_SCALE, MOST_SCALE)
+    state.good_in_row.mul_(~grows)

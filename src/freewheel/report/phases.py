@@ -1,0 +1,51 @@
+"""The names in the ledger of a run: what a role can be doing, count and show. One place for all roles."""
+
+from __future__ import annotations
+
+from freewheel.report.ledger import Ledger
+
+ACTOR = ("start", "env", "infer", "write", "fetch", "wait_ratio", "report", "stop")
+LEARNER = (
+    "start",
+    "wait_data",
+    "sample",
+    "transfer",
+    "compute",
+    "priorities",
+    "publish",
+    "checkpoint",
+    "compile",
+    "report",
+    "stop",
+)
+SUPERVISOR = ("start", "watch", "log", "checkpoint", "evaluate", "stop")
+
+# All pages of a ledger share one list of names, so each role can use only its own part of it.
+PHASES = tuple(dict.fromkeys([*ACTOR, *LEARNER, *SUPERVISOR]))
+
+USEFUL = frozenset({"env", "infer", "compute"})
+"""What a run is for; everything else serves it."""
+
+WAITS = frozenset({"wait_ratio", "wait_data"})
+"""Asleep until another role has done its work."""
+
+COUNTERS = (
+    "beats",
+    "steps",
+    "rows_begun",
+    "rows",
+    "episodes",
+    "fetched",
+    "published",
+    "updates",
+    "samples",
+    "redraws",
+    "stale_priorities",
+    "dropped_messages",
+)
+GAUGES = ("epsilon", "policy_lag", "sample_age", "queue_depth", "cpu_share", "memory_mb", "version")
+
+
+def new_ledger(num_roles: int) -> Ledger:
+    """A ledger with one page per role, all names known."""
+    return Ledger(num_roles, PHASES, COUNTERS, GAUGES)

@@ -1,0 +1,58 @@
+"""Where the processes of a run begin. The forkserver has this module loaded, so a role starts in milliseconds."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from freewheel.run import role
+from freewheel.run.acting import Acting
+from freewheel.run.channel import Channel
+from freewheel.run.job import Job
+from freewheel.run.learning import Learning, build_learner
+from freewheel.run.pinning import pin
+from contextlib import nullcontext
+
+
+def main(kind: str, index: int, life: int, job: Job, end: socket.socket) -> None:
+    """A role from its first instruction to its last; never returns."""
+    stack = role.begin(job.parent, job.owner)
+    channel = Channel(end)
+    channel.send({"stack": stack})
+    work = {"actor": _act, "learner": _learn, "compiler": _compile}[kind]
+    role.run(channel, work(index, life, job, channel))
+
+
+def _act(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None]:
+    def work() -> None:
+        if job.config.local.pin:
+            pin(1 + index)
+        acting = Acting(job, index, life, channel)
+        with nullcontext():
+            acting.run()
+
+    return work
+
+
+def _learn(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None]:
+    def work() -> None:
+        if job.config.local.pin:
+            pin(0)
+        learning = Learning(job, life, channel)
+        with nullcontext():
+            learning.run()
+
+    return work
+
+
+def _compile(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None]:
+    """Compiles the learner's update into a package on the disk; the learner's own process goes on training meanwhile."""
+
+    def work() -> None:
+        learner = build_learner(job)
+        try:
+            channel.send({"package": str(learner.step.package(*learner.example()))})
+        finally:
+            learner.replay.close()
+
+    return work

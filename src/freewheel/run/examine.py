@@ -1,0 +1,329 @@
+"""Facts about an env: made and stepped as `train` would, in the process that `run/trial.py` starts for it.
+
+Stages are told before they begin, so that whoever waits knows where an env that hangs or crashes was.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from freewheel.config import Config, from_dict
+from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.memory.lanes import forecast_bytes
+from freewheel.memory.segment import allowed_bytes, format_bytes
+from freewheel.run.costs import Costs, Driver, actions_of, costs_of_env, costs_of_world, paced
+from freewheel.run.facts import Fact
+from freewheel.run.layout import choose
+from freewheel.run.machine import SOFTWARE, num_cores
+from freewheel.run.threads import limit_threads
+from freewheel.spec import RowSpec, Space
+from freewheel.worlds.find import find_import, find_spec, is_import
+from freewheel.worlds.make import make_env, make_world
+from freewheel.worlds.vector import VectorWorld
+from freewheel.worlds.world import World
+
+ENV = "env"
+# Together the two seconds that an examination may step an env for.
+CONTRACT_S, COSTS_S = 0.7, 1.3
+REPEAT_STEPS = 100
+# An image in floats takes four or eight times the memory of its bytes.
+IMAGE_VALUES = 1_000
+# After the deadline of the process that reads us: only for the case that it is gone.
+ORPHAN_S = 20
+
+BY_NAME = "made by its name in each process, as here"
+
+# What libraries say when they find no screen.
+SCREEN_WORDS = ("display", "video device", "x11", "glfw", "egl", "opengl", "screen")
+
+Tell = Callable[[dict[str, Any]], None]
+Stage = Callable[[str], None]
+
+
+def main(fd: str, timeout_s: str, config: str) -> None:
+    """The child's whole life; messages are lines of JSON into `fd`."""
+    faulthandler.enable()  # a crash leaves its stack on stderr
+    with open(int(fd), "w", buffering=1) as pipe:
+
+        def tell(message: dict[str, Any]) -> None:
+            if "stage" in message:
+                # Both work even while C code holds the interpreter: the stack goes to stderr, and an orphan ends.
+                faulthandler.dump_traceback_later(float(timeout_s))
+                signal.alarm(int(float(timeout_s)) + ORPHAN_S)
+            pipe.write(json.dumps(message) + "\n")
+
+        settings = from_dict(json.loads(config))
+        limit_threads(settings.learner.threads)  # before torch is imported
+        tell({"fact": _devices().record()})
+        if settings.env:
+            _examine(settings, tell)
+        tell({"done": True})
+        sys.stdout.flush()
+        os._exit(0)  # nothing that the env left running may hold the process
+
+
+def _devices() -> Fact:
+    import torch
+
+    names = (
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    )
+    if torch.backends.mps.is_available():
+        names.append("Apple MPS")
+    shown = ", ".join(names) or "the CPU; no CUDA or MPS device was found"
+    return Fact(SOFTWARE, "devices", shown, names)
+
+
+def _examine(config: Config, tell: Tell) -> None:
+    current = ""
+
+    def stage(name: str) -> None:
+        nonlocal current
+        current = name
+        tell({"stage": name})
+
+    try:
+        for fact in _facts(config, stage, tell):
+            tell({"fact": fact.record()})
+    except (Exception, SystemExit) as error:
+        tell({"fact": _failure(config.env, current, error).record()})
+
+
+def _facts(config: Config, stage: Stage, tell: Tell) -> Iterator[Fact]:
+    """In order; the first that cannot be found out ends it."""
+    stage("finding it")
+    tell({"quiet_bytes": _stderr_bytes()})
+    try:
+        find_import(config.env) if is_import(config.env) else find_spec(config.env)
+    except ConfigError as error:
+        tell({"refused": str(error)})
+        return
+    lanes = choose(config, num_cores()).lanes_per_actor[0]
+    own = replace(config, world=replace(config.world, lanes=lanes))
+    stage("making it")
+    began_s = time.monotonic()
+    world = make_world(config.env, own.world, seed=1)
+    yield _made(world, time.monotonic() - began_s)
+    yield from _spaces(world)
+    stage("fitting a net")
+    yield _network(world, config)
+    yield _replay(world, config)
+    stage("resetting it")
+    driver = Driver(world)
+    stage("stepping it")
+    yield _contract(driver, lambda: stage("stepping it"))
+    yield from _costs(driver, own, stage)
+    stage("closing it")
+    world.close()
+    yield Fact(ENV, "close", "works", True)
+
+
+def _made(world: World, seconds: float) -> Fact:
+    shown = f"{world.num_lanes} lanes of one actor in {_seconds(seconds)}"
+    if isinstance(world, VectorWorld):
+        mode = world._mode.name
+        value = {"world": "vector", "lanes": world.num_lanes, "seconds": seconds, "autoreset": mode}
+        return Fact(ENV, "world", f"{shown}, as one vector env (autoreset mode {mode})", value)
+    value = {"world": "inline", "lanes": world.num_lanes, "seconds": seconds, "autoreset": None}
+    return Fact(ENV, "world", f"{shown}, each an env of its own", value)
+
+
+def _spaces(world: World) -> Iterator[Fact]:
+    fields = [field for field in RowSpec.of(world.obs_space, world.action_space).fields if field.is_observation]
+    size = sum(field.num_bytes for field in fields)
+    shown = f"{_outline(world.obs_space)}, {size:,} bytes"
+    wasteful = [name for name, space in _leaves("obs", world.obs_space) if _is_float_image(space)]
+    if wasteful:
+        cure = f"{', '.join(wasteful)} holds pixels as floats: give uint8, which takes a quarter or less of the memory."
+        yield Fact(ENV, "observations", shown, size, "warning", cure)
+    else:
+        yield Fact(ENV, "observations", shown, size)
+    yield Fact(ENV, "actions", _outline(world.action_space), str(world.action_space))
+
+
+def _leaves(name: str, space: Space) -> Iterator[tuple[str, Space]]:
+    if isinstance(space, spaces.Dict):
+        for key, sub in space.spaces.items():
+            yield from _leaves(f"{name}.{key}", sub)
+    elif isinstance(space, spaces.Tuple):
+        for i, sub in enumerate(space.spaces):
+            yield from _leaves(f"{name}.{i}", sub)
+    else:
+        yield name, space
+
+
+def _is_float_image(space: Space) -> bool:
+    if not isinstance(space, spaces.Box) or np.dtype(space.dtype).kind != "f" or len(space.shape) < 2:
+        return False
+    return bool(int(np.prod(space.shape)) >= IMAGE_VALUES and space.low.min() >= 0 and space.high.max() == 255)
+
+
+def _network(world: World, config: Config) -> Fact:
+    from freewheel.nets.build import build_net
+
+    net = build_net(world.obs_space, world.action_space, config.net, config.q, config.algo, config.world.stack)
+    count = sum(param.numel() for param in net.parameters())
+    return Fact(ENV, "network", f"{count:,} weights for {config.algo}", count)
+
+
+def _replay(world: World, config: Config) -> Fact:
+    from freewheel.run.parts import forecast
+
+    spec, lanes, rows = RowSpec.of(world.obs_space, world.action_space), config.world.lanes, config.replay.rows
+    needed = forecast_bytes(spec, lanes, rows // lanes)
+    allowed, source = allowed_bytes()
+    shown = f"{rows:,} rows take {format_bytes(needed)} of {format_bytes(allowed)} that {source} allows"
+    value = {"rows": rows, "bytes": needed, "allowed_bytes": allowed}
+    try:
+        forecast(spec, lanes, rows)
+    except ConfigError as error:
+        return Fact(ENV, "replay", str(error), value, "problem")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        cure = "Shared memory counts as a file. Lift the limit: ulimit -f unlimited."
+        shown = f"{rows:,} rows take {format_bytes(needed)}, and files are limited to {format_bytes(limit)}"
+        return Fact(ENV, "replay", shown, value, "problem", cure)
+    if needed <= allowed / 2:
+        return Fact(ENV, "replay", shown, value)
+    cure = "The roles need memory too: fewer --replay.rows leave them more."
+    return Fact(ENV, "replay", shown, value, "warning", cure)
+
+
+def _contract(driver: Driver, go_on: Callable[[], None]) -> Fact:
+    """Steps all lanes with random actions; the world checks every row as in a run."""
+    for _ in paced(CONTRACT_S, go_on):
+        driver.step()
+    shown = f"kept over {driver.steps:,} steps and {driver.episodes:,} ends of episodes"
+    return Fact(ENV, "contract", shown, {"steps": driver.steps, "episodes": driver.episodes})
+
+
+def _costs(driver: Driver, config: Config, stage: Stage) -> Iterator[Fact]:
+    def go_on() -> None:
+        stage("timing it")
+
+    go_on()
+    if isinstance(driver.world, VectorWorld):
+        yield from _cost_facts(costs_of_world(driver, COSTS_S, go_on), config)
+        yield Fact(ENV, "processes", BY_NAME, True)
+        return
+    env = make_env(config.env, config.world)
+    try:
+        yield from _cost_facts(costs_of_env(env, COSTS_S, go_on), config)
+        if env.render_mode == "human":
+            cure = "A window slows every step: leave render_mode out, and see the agent with freewheel play."
+            yield Fact(ENV, "rendering", "render_mode is human", "human", "warning", cure)
+        stage("pickling it")
+        yield _pickling(env)
+        stage("repeating it")
+        yield _repeats(env)
+    finally:
+        env.close()
+
+
+def _cost_facts(costs: Costs, config: Config) -> Iterator[Fact]:
+    shown = (
+        f"{costs.median_us:,.1f} us median, {costs.mean_us:,.1f} mean, {costs.p95_us:,.1f} p95 over {costs.steps:,} "
+        f"steps: {1e6 / max(costs.median_us, 1e-3):,.0f} a second on one core"
+    )
+    yield Fact(ENV, "step", shown, costs.record())
+    if costs.reset_us is not None:
+        yield Fact(ENV, "reset", f"{costs.reset_us:,.1f} us median", costs.reset_us)
+    share = f"{costs.cpu_share:.0%} of the time of a step is CPU time"
+    if costs.waits:
+        layout = choose(config, num_cores())
+        cure = f"More actors than cores may pay: try --runtime local --local.actors {2 * layout.actors}."
+        yield Fact(ENV, "work", f"waits: {share}", costs.cpu_share, "warning", cure)
+    elif costs.cpu_share > 1.5:
+        cure = "It uses threads of its own, which take the learner's core: limit them where the env is made."
+        yield Fact(ENV, "work", f"several cores: {share}", costs.cpu_share, "warning", cure)
+    else:
+        yield Fact(ENV, "work", f"busy: {share}", costs.cpu_share)
+
+
+def _pickling(env: Any) -> Fact:
+    """`train` hands the name over, so this is no condition; an env object given in Python would have to be pickled."""
+    try:
+        ForkingPickler.dumps(env)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"[:120]
+        note = "In Python give train() this name or a function that makes the env, not an env."
+        return Fact(ENV, "processes", f"{BY_NAME}; an env object cannot be pickled ({reason})", False, "ok", note)
+    return Fact(ENV, "processes", f"{BY_NAME}; an env object can be pickled too", True)
+
+
+def _repeats(env: Any) -> Fact:
+    """Whether the same seed and actions lead to the same numbers: runs repeat and resume exactly only then."""
+    if _episode(env) == _episode(env):
+        return Fact(ENV, "seed", "the same seed and actions gave the same episode", True)
+    cure = (
+        "Runs will not repeat or resume exactly: draw all that is random from self.np_random, which reset(seed=) sets."
+    )
+    return Fact(ENV, "seed", "the same seed and actions gave another episode", False, "warning", cure)
+
+
+def _episode(env: Any) -> list[bytes]:
+    observed, _ = env.reset(seed=1)
+    seen = [_bytes(observed)]
+    for action in actions_of(env.action_space)[:REPEAT_STEPS]:
+        observed, reward, terminated, truncated, _ = env.step(
+            int(action) if isinstance(env.action_space, spaces.Discrete) else action.copy()
+        )
+        seen.append(_bytes(observed) + repr(float(reward)).encode())
+        if terminated or truncated:
+            break
+    return seen
+
+
+def _bytes(observed: Any) -> bytes:
+    if isinstance(observed, dict):
+        return b"".join(_bytes(observed[key]) for key in sorted(observed))
+    if isinstance(observed, tuple):
+        return b"".join(map(_bytes, observed))
+    return np.asarray(observed).tobytes()
+
+
+def _failure(env: str, stage: str, error: BaseException) -> Fact:
+    """What `train` would end with."""
+    shown = (
+        str(error)
+        if isinstance(error, FreewheelError)
+        else f"{env} raised {type(error).__name__}: {error} while {stage}"
+    )
+    cause = error.__cause__ if isinstance(error, EnvError) else None if isinstance(error, ConfigError) else error
+    trace = "".join(traceback.format_exception(cause)) if cause is not None else ""
+    cure = ""
+    if any(word in f"{shown} {trace}".lower() for word in SCREEN_WORDS):
+        cure = "If it wants a screen: make it without render_mode, or set SDL_VIDEODRIVER=dummy or MUJOCO_GL=egl, or use xvfb-run."
+    return Fact(ENV, stage, shown, type(error).__name__, "problem", cure, trace)
+
+
+def _outline(space: Space) -> str:
+    """A space without the bounds that fill a screen."""
+    if isinstance(space, spaces.Dict):
+        return "Dict(" + ", ".join(f"{key}: {_outline(sub)}" for key, sub in space.spaces.items()) + ")"
+    if isinstance(space, spaces.Tuple):
+        return "Tuple(" + ", ".join(map(_outline, space.spaces)) + ")"
+    return f"Box{space.shape} {space.dtype}" if isinstance(space, spaces.Box) else str(space)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+
+
+def _stderr_bytes() -> int:
+    sys.stderr.flush()
+    return os.fstat(2).st_size

@@ -1,0 +1,68 @@
+"""Which roles a run has and how they share cores and lanes: chosen before anything starts, with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from freewheel.config import Config
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Processes, lanes and threads of a run. `learner_workers` 0 is measured at the start.
+
+    In `sequential` the one process is both actor and learner, with the learner's threads.
+    """
+
+    runtime: Literal["local", "sequential"]
+    actors: int
+    lanes_per_actor: tuple[int, ...]
+    learner_workers: int
+    threads: dict[str, int]
+    reason: str
+
+
+def choose(config: Config, cores: int) -> Layout:
+    """The layout of these settings on so many cores."""
+    lanes, threads = config.world.lanes, config.learner.threads
+    if config.runtime == "sequential" or (config.runtime == "auto" and cores < 2):
+        return Layout("sequential", 1, (lanes,), 1, {"actor": threads, "learner": threads}, _why_sequential(config))
+    actors = min(config.local.actors or max(1, cores - 1), lanes)
+    return Layout(
+        "local",
+        actors,
+        split(lanes, actors),
+        config.learner.workers,
+        {"actor": 1, "learner": threads},
+        f"{_why_local(config, cores)}; {_why_actors(config, cores, actors)}.",
+    )
+
+
+def split(lanes: int, actors: int) -> tuple[int, ...]:
+    """The lanes of each actor, as even as can be; the first ones have one more."""
+    each, rest = divmod(lanes, actors)
+    return tuple(each + (i < rest) for i in range(actors))
+
+
+def _why_sequential(config: Config) -> str:
+    if config.runtime == "sequential":
+        return "runtime=sequential was asked for; one process acts and learns in turn."
+    return "There is 1 core, on which processes could only take turns; one process acts and learns in turn."
+
+
+def _why_local(config: Config, cores: int) -> str:
+    if config.runtime == "local":
+        return "runtime=local was asked for" + (" although there is 1 core" if cores < 2 else "")
+    return f"There are {cores} cores, so actors and learner run side by side"
+
+
+def _why_actors(config: Config, cores: int, actors: int) -> str:
+    lanes, asked = config.world.lanes, config.local.actors
+    if asked:
+        if actors < asked:
+            return f"of local.actors={asked} only {actors} have one of the {lanes} lanes"
+        return f"local.actors={asked} was asked for"
+    if actors < cores - 1:
+        return f"one actor for each of the {lanes} lanes"
+    return "one actor shares the core with the learner" if cores < 2 else "one actor per core but the learner's"

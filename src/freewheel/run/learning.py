@@ -1,0 +1,203 @@
+"""The learner's process: trains at the ratio, publishes weights, saves checkpoints beside the training."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from freewheel.errors import CheckpointError, ConfigError
+from freewheel.learners.loop import Learner
+from freewheel.learners.step import Step, unrolled
+from freewheel.memory.replay import Replay
+from freewheel.report.ledger import Page
+from freewheel.report.phases import COUNTERS, GAUGES, PHASES
+from freewheel.run import state
+from freewheel.run.channel import Channel
+from freewheel.run.checkpoint import load_newest
+from freewheel.run.job import LEARNER, Job
+from freewheel.run.parts import build_policy, build_replay, seed_of
+from freewheel.run.saver import Saver
+
+START, WAIT, COMPUTE, PUBLISH, CHECKPOINT, COMPILE, REPORT, STOP = (
+    PHASES.index(name)
+    for name in ("start", "wait_data", "compute", "publish", "checkpoint", "compile", "report", "stop")
+)
+BEATS, PUBLISHED, UPDATES, SAMPLES, REDRAWS, STALE = (
+    COUNTERS.index(name) for name in ("beats", "published", "updates", "samples", "redraws", "stale_priorities")
+)
+AGE, LAG, VERSION = (GAUGES.index(name) for name in ("sample_age", "policy_lag", "version"))
+
+REPORT_S = 0.2
+
+
+def build_learner(job: Job, page: Page | None = None) -> Learner:
+    """As the learner's process has it, and as the one that compiles for it."""
+    config = job.config
+    torch.set_num_threads(config.learner.threads)
+    net, algo = build_policy(config, job.obs_space, job.action_space, job.body, job.loss)
+    together = 1 if config.learner.compile == "off" else unrolled(config.learner.updates_per_call)
+    step = Step(net, algo, config.learner, unrolled=together)
+    replay: Replay = build_replay(job.lanes, config, step.unrolled, prefetch=config.local.prefetch)
+    return Learner(step, replay, config, seed_of(config, "learner"), page)
+
+
+class Learning:
+    """One life of the learner. `may_load` names the checkpoints that it may go on from: those of this run."""
+
+    def __init__(self, job: Job, life: int, channel: Channel) -> None:
+        self.job, self.life, self.channel = job, life, channel
+        self.governor = job.governor()
+        self.page = job.ledger.page(LEARNER)
+        self.page.start(START)
+        self.learner = build_learner(job, self.page)
+        self.saver = Saver(job.checkpoints, job.config.checkpoint.keep)
+        self.episodes: dict[str, Any] = {}
+        # With compile=on the first update waits for the compiled form; the supervisor has it made.
+        self.waits_for_package = job.config.learner.compile == "on"
+        self._report_due = self._publish_due = 0.0
+        self._published_at = -1
+        self._stats = {"redraws": 0, "stale_priorities": 0}
+
+    def run(self) -> None:
+        try:
+            self._go_on()
+            self._publish()
+            self._train()
+        except Exception:
+            # What was learned is kept, whatever went wrong: a step that is not finite was not carried out.
+            if self.saver.newest_step < self.governor.steps:
+                self._save_now()
+            raise
+        finally:
+            self.learner.replay.close()
+            self.saver.close()
+        self._report(is_last=True)
+
+    def _go_on(self) -> None:
+        """From the newest whole checkpoint, if there is one."""
+        folder = self.job.checkpoints
+        try:
+            checkpoint = load_newest(folder)
+        except CheckpointError:
+            if self.life:
+                self.channel.send({"note": "there is no checkpoint yet: the learner begins with new weights."})
+            return
+        state.restore_learner(self.learner, checkpoint)
+        self.saver.newest_step = checkpoint.step
+        if self.life:
+            self.channel.send({"note": f"the learner goes on from {checkpoint.path.name}."})
+
+    def _train(self) -> None:
+        page, governor, every = self.page, self.governor, self.job.config.checkpoint.every_steps
+        while True:
+            page.count(BEATS, 1)
+            if self.waits_for_package or governor.due() <= 0:
+                if governor.is_over and not self.waits_for_package:
+                    break
+                page.enter(WAIT)
+                governor.wait_to_learn()
+            else:
+                self._call()
+            if every and governor.steps // every > self.saver.newest_step // every and not self.saver.is_busy:
+                page.enter(CHECKPOINT)
+                self.saver.start(*self._gathered())
+            self._tell()
+        self._publish()
+        page.enter(CHECKPOINT)
+        self._save_now(has_replay=self.job.config.checkpoint.replay)
+        page.enter(STOP)
+
+    def _call(self) -> None:
+        learner, page = self.learner, self.page
+        done = learner.call(self.governor.steps)
+        self.governor.add_updates(done)
+        page.count(UPDATES, done)
+        page.count(SAMPLES, done * self.job.config.learner.batch_size)
+        self._publish_when_due()
+
+    def _publish_when_due(self) -> None:
+        local, updates = self.job.config.local, self.learner.updates
+        now = time.monotonic()
+        if updates - self._published_at >= local.publish_every_updates or now >= self._publish_due:
+            self.page.enter(PUBLISH)
+            self._publish()
+            self._publish_due = now + local.publish_every_s
+
+    def _publish(self) -> None:
+        version = self.job.board.publish(self.learner.step.state.weights.cpu())
+        self._published_at = self.learner.updates
+        self.page.count(PUBLISHED, 1)
+        self.page.set(VERSION, float(version))
+
+    def _gathered(self) -> tuple[int, dict[str, Any], dict[str, Any]]:
+        steps = self.governor.steps
+        tensors, found = state.gather_learner(self.learner, self.job.config, self.job.obs_space, self.job.action_space)
+        found |= {
+            "steps": steps,
+            "seconds": time.monotonic() - self.job.began_s,
+            "from_step": self.job.ratio.from_step,
+            "from_updates": self.job.ratio.from_updates,
+            "all_updates": self.governor.updates,
+            "episodes": self.episodes,
+        }
+        return steps, tensors, found
+
+    def _save_now(self, has_replay: bool = False) -> None:
+        """The last checkpoint; only here nobody writes the lanes any more."""
+        files = {state.REPLAY_FILE: self.job.lanes.save} if has_replay else {}
+        self._read_commands()
+        self.saver.save(*self._gathered(), files)
+        self._tell_saved()
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if now < self._report_due:
+            return
+        self._report_due = now + REPORT_S
+        self.page.enter(REPORT)
+        self._read_commands()
+        self._tell_saved()
+        self._report()
+
+    def _read_commands(self) -> None:
+        for command in self.channel.receive():
+            if "episodes" in command:
+                self.episodes = command["episodes"]
+            if "adopt" in command:
+                self._adopt(command["adopt"])
+
+    def _adopt(self, path: str | None) -> None:
+        self.waits_for_package = False
+        if path is None:
+            return
+        self.page.enter(COMPILE)
+        try:
+            self.learner.step.adopt(Path(path))
+        except (ConfigError, RuntimeError, OSError) as error:
+            self.channel.send({"note": f"the compiled update could not be loaded ({error}): training goes on eagerly."})
+            return
+        self.channel.send({"compiled": True})
+
+    def _tell_saved(self) -> None:
+        for told in self.saver.finished():
+            self.channel.send(told)
+
+    def _report(self, is_last: bool = False) -> None:
+        learner, page = self.learner, self.page
+        stats = learner.replay.stats()
+        for index, name in ((REDRAWS, "redraws"), (STALE, "stale_priorities")):
+            page.count(index, stats[name] - self._stats[name])
+            self._stats[name] = stats[name]
+        page.set(AGE, learner.sample_age)
+        page.set(LAG, float(self.job.board.version - learner.oldest_version))
+        self.channel.send(
+            {
+                "figures": learner.figures(),
+                "doubt": learner.take_doubt(),
+                "update_s": learner.update_s,
+                "is_last": is_last,
+            }
+        )

@@ -1,0 +1,282 @@
+"""The local runtime: actors and learner as processes of their own, joined by shared memory, watched by this process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from freewheel.actors.infer import Infer
+from freewheel.algos.algo import Loss
+from freewheel.config import Config
+from freewheel.learners.ratio import NUM_COUNTS, STEPS, UPDATES, Ratio, slack_of
+from freewheel.learners.step import unrolled
+from freewheel.memory.counter import Counters
+from freewheel.memory.lanes import Lanes
+from freewheel.nets.flat import Flat
+from freewheel.report.account import Account, RoleTime, account, scalars
+from freewheel.report.episodes import Episode, Window
+from freewheel.report.phases import PHASES, new_ledger
+from freewheel.report.progress import Progress
+from freewheel.report.sink import Sink
+from freewheel.report.usage import Usage
+from freewheel.run import payoff, state
+from freewheel.run.callback import Callback, Moment
+from freewheel.run.channel import Message
+from freewheel.run.checkpoint import Checkpoint
+from freewheel.run.guard import OWNER_ID
+from freewheel.run.job import FIRST_ACTOR, LEARNER, SUPERVISOR, Job
+from freewheel.run.layout import Layout
+from freewheel.run.member import Member
+from freewheel.run.parts import build_policy, check_drawn, forecast, seed_of
+from freewheel.run.supervisor import Supervisor
+from freewheel.spec import RowSpec
+from freewheel.weights.board import Board
+from freewheel.worlds.make import make_world
+
+START, WATCH, LOG, STOP = (PHASES.index(name) for name in ("start", "watch", "log", "stop"))
+TICK_S = 0.2
+
+
+def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout) -> Job:
+    """Shared memory and all that the roles need; what cannot work is refused before any process starts."""
+    world = make_world(env, replace(config.world, lanes=1), seed_of(config, "probe"))
+    obs_space, action_space = world.obs_space, world.action_space
+    world.close()
+    net, _ = build_policy(config, obs_space, action_space, body, loss)
+    spec = RowSpec.of(obs_space, action_space)
+    forecast(spec, config.world.lanes, config.replay.rows)
+    check_drawn(config, 1 if config.learner.compile == "off" else unrolled(config.learner.updates_per_call))
+    return Job(
+        config,
+        env,
+        body,
+        loss,
+        obs_space,
+        action_space,
+        layout,
+        Lanes(spec, config.world.lanes, config.replay.rows // config.world.lanes),
+        Board(Flat(net).size * 4),
+        new_ledger(FIRST_ACTOR + layout.actors),
+        Counters(NUM_COUNTS),
+        Ratio.of(config),
+        slack_of(config),
+        Path(),  # the run has no folder yet
+        time.monotonic(),
+        os.getpid(),
+        OWNER_ID,
+    )
+
+
+class Local:
+    """Runs a job: hears the roles, logs, calls back, and ends with a checkpoint."""
+
+    def __init__(
+        self,
+        job: Job,
+        sink: Sink,
+        progress: Progress,
+        callbacks: Sequence[Callback],
+        moment: Moment,
+    ) -> None:
+        self.job, self.config, self.moment = job, job.config, moment
+        self._sink, self._progress, self._callbacks = sink, progress, callbacks
+        self._governor = job.governor()
+        self._page = job.ledger.page(SUPERVISOR)
+        self._page.start(START)
+        self._began_s = time.monotonic()
+        job.began_s = self._began_s - moment.seconds
+        self._window = Window()
+        self._usage = Usage()
+        self._figures: dict[str, float] = {}
+        self._update_s = 0.0
+        self._log_due = 0.0
+        self._dropped = 0
+        self._is_compiled = False
+        self._compiles = payoff.Decision(job.config)
+        self._supervisor = Supervisor(job, progress.note, self._hear)
+        self._error: BaseException | None = None
+        self._account: Account | None = None
+
+    def go_on(self, checkpoint: Checkpoint) -> str | None:
+        """Counts from where a saved run was; the learner itself loads the rest. The value says what is not as it was."""
+        counts, saved = self.job.counts, checkpoint.state
+        counts.add(STEPS, int(saved["steps"]))
+        counts.add(UPDATES, int(saved.get("all_updates", saved["updates"])))
+        if saved.get("episodes"):
+            self._window.set_state(saved["episodes"])
+        ratio = self.job.ratio
+        if state.REPLAY_FILE in checkpoint.files:
+            self.job.lanes.restore(checkpoint.path_of(state.REPLAY_FILE))
+            ratio.from_step, ratio.from_updates = int(saved["from_step"]), int(saved["from_updates"])
+            return "every lane begins a new episode"
+        ratio.from_step, ratio.from_updates = (
+            self._governor.steps + self.config.replay.warmup_rows,
+            self._governor.updates,
+        )
+        return "every lane begins a new episode; the replay was not saved and is collected anew"
+
+    def run(self) -> None:
+        """Until all steps are taken or somebody stops it; ends with a checkpoint."""
+        supervisor, moment, page = self._supervisor, self.moment, self._page
+        try:
+            supervisor.start()
+            if self.config.learner.compile == "on":
+                supervisor.compile()
+            while not supervisor.is_over:
+                page.enter(WATCH)
+                supervisor.tick(TICK_S)
+                page.enter(LOG)
+                self._look()
+                if moment.is_stopping:
+                    supervisor.stop(is_urgent=True)
+                self._decide_to_compile()
+            self._look()
+            page.enter(STOP)
+            self._account = self._add_up()
+        finally:
+            supervisor.close()
+        self._sink.scalars(moment.step, scalars(self._account))
+        if self._error is not None:
+            raise self._error
+        if supervisor.failed is not None:
+            raise supervisor.failed
+
+    def account(self) -> Account | None:
+        return self._account
+
+    def ratio(self) -> float:
+        return self.job.ratio.achieved(self._governor.steps, self._governor.updates)
+
+    def infer(self) -> Infer:
+        """The policy with the weights that were published last, to evaluate it."""
+        job = self.job
+        net, algo = build_policy(job.config, job.obs_space, job.action_space, job.body, job.loss)
+        flat = Flat(net)
+        vector = flat.vector(net)
+        job.board.fetch(vector)
+        flat.bind(net, vector).eval().requires_grad_(False)
+        return Infer(net, algo, job.action_space.dtype, seed_of(job.config, "noise"))
+
+    def set_epsilon(self, epsilon: float | None) -> None:
+        for actor in self._supervisor.actors:
+            self._supervisor.tell(actor, {"epsilon": epsilon})
+
+    def metrics(self) -> dict[str, float]:
+        return self._figures
+
+    def _hear(self, member: Member, message: Message) -> None:
+        for row in message.get("episodes", ()):
+            self._finish(Episode(*row))
+        if "figures" in message:
+            self._figures, self._update_s = message["figures"], message["update_s"]
+            if message["doubt"]:
+                self._progress.note(f"warning: {message['doubt']}.")
+        if "note" in message:
+            self._progress.note(message["note"])
+        if "saved" in message:
+            self._call("on_checkpoint", Path(message["saved"]))
+        if "dropped" in message:
+            self._dropped += message["dropped"]["rows"]
+            self._progress.note(f"{member.name} left rows out: {message['dropped']['why']}")
+        if "package" in message:
+            self._supervisor.tell(self._supervisor.learner, {"adopt": message["package"]})
+        if "compiler_ended" in message and message["compiler_ended"] != 0:
+            self._progress.note(f"the update could not be compiled ({message['why']}): training goes on eagerly.")
+            self._supervisor.tell(self._supervisor.learner, {"adopt": None})
+        if "compiled" in message:
+            self._is_compiled = True
+            self._progress.note(f"compiled updates from update {self._governor.updates:,} on.")
+
+    def _finish(self, episode: Episode) -> None:
+        self._window.add(episode.ret)
+        self.moment.return_mean = self._window.mean
+        self._sink.episode(episode)
+        self._call("on_episode", episode)
+
+    def _call(self, name: str, *given: Any) -> None:
+        """A callback that fails ends the run, with a checkpoint."""
+        if self._error is not None:
+            return
+        try:
+            for callback in self._callbacks:
+                getattr(callback, name)(self.moment, *given)
+        except BaseException as error:
+            self._error = error
+            self.moment.stop()
+
+    def _look(self) -> None:
+        """What the counts say by now: for callbacks, the log and the progress line."""
+        moment, governor = self.moment, self._governor
+        steps, updates = governor.steps, governor.updates
+        moment.seconds = time.monotonic() - self.job.began_s
+        if steps != moment.step:
+            moment.step = steps
+            self._call("on_step")
+        if updates != moment.updates:
+            moment.updates = updates
+            self._call("on_update")
+        if moment.seconds >= self._log_due:
+            self._log_due = moment.seconds + self.config.log.every_s
+            self._sink.scalars(steps, self._scalars())
+            self._supervisor.tell(self._supervisor.learner, {"episodes": self._window.state()})
+        if self._progress.is_due(steps):
+            epsilon = self._gauge(FIRST_ACTOR, "epsilon")
+            self._progress.update(steps, moment.return_mean, self._figures.get("loss"), epsilon, self.ratio())
+
+    def _decide_to_compile(self) -> None:
+        if self.config.learner.compile != "auto" or not self._update_s:
+            return
+        note = self._compiles.ask(self._governor.steps, self._governor.updates, self._update_s)
+        if note is not None:
+            self._progress.note(note)
+            if self._compiles.wants:
+                self._supervisor.compile()
+
+    def _gauge(self, role: int, name: str) -> float:
+        return self.job.ledger.snapshot(role).gauges[name]
+
+    def _scalars(self) -> dict[str, float]:
+        moment, ledger = self.moment, self.job.ledger
+        learner = ledger.snapshot(LEARNER)
+        actors = [ledger.snapshot(FIRST_ACTOR + i) for i in range(self.job.layout.actors)]
+        samples = moment.updates * self.config.learner.batch_size
+        found = {
+            "train/updates": float(moment.updates),
+            "train/seconds": moment.seconds,
+            "train/ratio": self.ratio(),
+            "train/epsilon": sum(actor.gauges["epsilon"] for actor in actors) / len(actors),
+            "train/sample_age": learner.gauges["sample_age"],
+            "train/policy_lag": learner.gauges["policy_lag"],
+            "train/version": learner.gauges["version"],
+            "train/redraws": float(learner.counters["redraws"]),
+            "train/stale_priorities": float(learner.counters["stale_priorities"]),
+            "train/dropped_rows": float(self._dropped),
+            "train/dropped_logs": float(self._sink.num_dropped),
+            "train/restarts": float(self._supervisor.num_deaths),
+            "train/lock_wait": 0.0,  # there is none to wait for
+            **{f"learner/{name}": value for name, value in self._figures.items()},
+            **self._usage.figures({"steps": moment.step, "updates": moment.updates, "samples": samples}),
+            **self._supervisor.usage(),
+        }
+        if moment.return_mean is not None:
+            found["train/return_mean"] = moment.return_mean
+        return found
+
+    def _add_up(self) -> Account:
+        own = RoleTime.of(
+            "supervisor",
+            "supervisor",
+            self.job.ledger.snapshot(SUPERVISOR),
+            time.monotonic() - self._began_s,
+            cpu_s=time.process_time(),
+        )
+        return account(
+            [*self._supervisor.times(), own],
+            ratio_target=self.config.learner.ratio,
+            ratio=self.ratio(),
+            is_free=self.config.local.free,
+        )

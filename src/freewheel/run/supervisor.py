@@ -1,0 +1,232 @@
+"""The supervisor: starts the roles, hears them, replaces those that die or stall, and ends them all.
+
+It owns the shared memory, so what an actor has written and what the learner has published outlives them.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+
+from freewheel.errors import FreewheelError, RoleLost
+from freewheel.learners.ratio import STOP
+from freewheel.report.account import RoleTime
+from freewheel.report.phases import PHASES
+from freewheel.report.processes import Processes
+from freewheel.run.channel import Message
+from freewheel.run.guard import Guard
+from freewheel.run.job import FIRST_ACTOR, LEARNER, Job
+from freewheel.run.member import Member, running_phase
+from freewheel.run.role import FINAL
+
+STOPPED = PHASES.index("stop")
+
+Handle = Callable[[Member, Message], None]
+
+WATCH_S = 0.5  # between two looks at signs of life
+START_S = 180.0  # importing an env and making its copies may take long
+STALE_SHARE = 1 / 6  # of the time after which a role is replaced, when it is named for the first time
+BUDGET_S = 600.0
+PATIENCE_S = 8.0  # for the end of a run that was interrupted
+LAST_CALL_S = 300.0  # for the updates and the checkpoint after the last step
+
+
+class Supervisor:
+    """Roles by name. `note` takes what the user should read; `handle` every message of a role."""
+
+    def __init__(self, job: Job, note: Callable[[str], None], handle: Handle) -> None:
+        self.job, self._note, self._handle = job, note, handle
+        self.learner = Member("learner", 0, LEARNER)
+        self.actors = [Member("actor", i, FIRST_ACTOR + i) for i in range(job.layout.actors)]
+        self.compiler = Member("compiler", 0, None)
+        self.failed: FreewheelError | None = None
+        self.num_deaths = 0
+        self._guard = Guard()
+        self._selector = selectors.DefaultSelector()
+        self._watch_due = 0.0
+        self._stop_due: float | None = None
+        self._processes = Processes()
+
+    @property
+    def members(self) -> list[Member]:
+        return [self.learner, *self.actors, self.compiler]
+
+    def start(self) -> None:
+        self._guard.start()
+        for member in (self.learner, *self.actors):
+            self._start(member)
+
+    def compile(self) -> None:
+        """Has the learner's update compiled by a process of its own."""
+        self._start(self.compiler)
+
+    def tell(self, member: Member, message: Message) -> None:
+        if member.channel is not None:
+            member.channel.send(message)
+
+    def tick(self, timeout_s: float) -> None:
+        """Sleeps until something happens, at most so long; hears the roles and looks after them."""
+        ready = self._selector.select(timeout_s)
+        ended = [key.data for key, _ in ready if isinstance(key.fileobj, int)]  # a process's sentinel
+        for member in self.members:
+            for message in member.receive():
+                self._handle(member, message)
+        for member in ended:
+            self._bury(member)
+        now = time.monotonic()
+        if now >= self._watch_due:
+            self._watch_due = now + WATCH_S
+            for member in self.members:
+                member.look_at_cpu()
+                self._watch(member, now)
+        self._move_on(now)
+
+    @property
+    def is_over(self) -> bool:
+        """Nobody is left who could do anything."""
+        return not self.learner.is_alive and not any(actor.is_alive for actor in self.actors)
+
+    def stop(self, is_urgent: bool) -> None:
+        """Asks for the end: actors stop, then the learner saves and stops."""
+        if self.job.counts.value(STOP) == 0:
+            self.job.counts.add(STOP, 1)
+        patience = PATIENCE_S if is_urgent else LAST_CALL_S
+        due = time.monotonic() + patience
+        self._stop_due = due if self._stop_due is None else min(self._stop_due, due)
+
+    def close(self) -> None:
+        """Ends whoever is left, at once."""
+        for member in self.members:
+            if member.is_alive:
+                member.kill()
+                self._forget(member)
+                member.bury()
+        self._selector.close()
+        self._guard.close()
+
+    def _move_on(self, now: float) -> None:
+        """From the last step to the last update."""
+        counts = self.job.counts
+        if not any(actor.is_alive for actor in self.actors) and counts.value(STOP) < 2:
+            counts.add(STOP, 2 - counts.value(STOP))
+            self.stop(is_urgent=False)
+        if self._stop_due is not None and now > self._stop_due:
+            late = [member.name for member in self.members if member.is_alive]
+            self._note(f"{', '.join(late)} did not end in time and was killed; what was saved before stays.")
+            for member in self.members:
+                member.kill()
+            self._stop_due = now + PATIENCE_S
+
+    def _start(self, member: Member) -> None:
+        member.start(self.job)
+        self._guard.add(member.pid)
+        assert member.process is not None
+        assert member.channel is not None
+        self._selector.register(member.process.sentinel, selectors.EVENT_READ, member)
+        self._selector.register(member.channel.socket, selectors.EVENT_READ, member)
+
+    def _forget(self, member: Member) -> None:
+        assert member.process is not None
+        assert member.channel is not None
+        self._selector.unregister(member.process.sentinel)
+        if member.channel.socket.fileno() >= 0:
+            self._selector.unregister(member.channel.socket)
+
+    def _bury(self, member: Member) -> None:
+        if not member.is_alive:
+            return
+        self._forget(member)
+        self._close_page(member)
+        pid = member.pid
+        code = member.bury()
+        self._guard.remove(pid)
+        if member is self.compiler:
+            self._handle(member, {"compiler_ended": code, "why": member.trouble.text if member.trouble else ""})
+        elif code != 0:
+            self._died(member, code)
+
+    def _close_page(self, member: Member) -> None:
+        """The dead write no more: what they were doing at last is counted up to now, and the page rests."""
+        if member.page is not None:
+            self.job.ledger.page(member.page).enter(STOPPED)
+            member.snapshot = self.job.ledger.snapshot(member.page)
+
+    def _died(self, member: Member, code: int) -> None:
+        """Told, and started again unless that would end the same way or happened too often."""
+        self.num_deaths += 1
+        why = member.trouble
+        if why is not None and why.trace:
+            self._note(f"{member.name}:\n{why.trace.rstrip()}")
+        said = f"{why.kind}: {why.text}" if why else _how(code)
+        now = time.monotonic()
+        member.deaths.append(now)
+        while member.deaths and now - member.deaths[0] > BUDGET_S:
+            member.deaths.popleft()
+        if why is not None and (why.is_final or code == FINAL):
+            self._give_up(why.error(member.name))
+        elif len(member.deaths) > self.job.config.local.restarts:
+            self._give_up(
+                RoleLost(
+                    f"{member.name} ended {len(member.deaths)} times within ten minutes, more than "
+                    f"local.restarts={self.job.config.local.restarts}. The last time: {said}"
+                )
+            )
+        elif self.job.counts.value(STOP) == 0 or member is self.learner:
+            self._note(f"{member.name} ended ({said}); it is started again.")
+            self._start(member)
+
+    def _give_up(self, error: FreewheelError) -> None:
+        self.failed = self.failed or error
+        self.stop(is_urgent=True)
+
+    def _watch(self, member: Member, now: float) -> None:
+        if not member.is_alive or member.page is None:
+            return
+        snapshot = self.job.ledger.snapshot(member.page)
+        if member.shows_life(snapshot, now):
+            return
+        phase = running_phase(member.phases, snapshot.phases_ns)
+        limit = {"start": START_S, "compile": START_S, "env": self.job.config.local.step_timeout_s}.get(
+            phase, self.job.config.local.stall_s
+        )
+        silent_s = now - member.beat_s
+        if silent_s > limit:
+            self._note(
+                f"{member.name} has shown no sign of life for {silent_s:.0f} s (phase {phase}) and is replaced. Its stack:\n"
+                f"{member.stack()}"
+            )
+            member.kill()
+        elif silent_s > max(limit * STALE_SHARE, 2 * WATCH_S) and phase != "start" and not member.is_told:
+            member.is_told = True
+            self._note(f"{member.name} has shown no sign of life for {silent_s:.0f} s (phase {phase}).")
+
+    def usage(self) -> dict[str, float]:
+        """CPU and memory of every process since the last call, for the log."""
+        pids = {member.name: member.pid for member in self.members if member.is_alive}
+        return self._processes.figures({"supervisor": os.getpid(), **pids})
+
+    def times(self) -> list[RoleTime]:
+        """Where the time of each role went, over all its lives."""
+        found = []
+        for member in (self.learner, *self.actors):
+            assert member.page is not None
+            snapshot = member.snapshot or self.job.ledger.snapshot(member.page)
+            wall_s = member.lived_s + (time.monotonic() - member.started_s if member.is_alive else 0.0)
+            found.append(
+                RoleTime.of(
+                    member.name, member.kind, snapshot, wall_s, cpu_s=member.cpu_s, starts=max(member.life + 1, 1)
+                )
+            )
+        return found
+
+
+def _how(code: int) -> str:
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"exit code {code}"
