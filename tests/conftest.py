@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from freewheel.run.guard import start_forkserver
+
 FAILED = pytest.StashKey[bool]()
 LEAVE_S = 5.0  # threads and reaped children may take a moment to go
 
@@ -102,7 +104,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    forkserver.ensure_running()  # its pipe and pid belong to the session, not to the first test that needs it
+    start_forkserver()  # its pipe and pid belong to the session, not to the first test that needs it
     resource_tracker.ensure_running()
     before = state()
     yield

@@ -16,6 +16,7 @@ from freewheel.config.check import refuse_unused
 from freewheel.errors import CheckpointError, ConfigError
 from freewheel.nets.build import GIVEN
 from freewheel.nets.inputs import is_image
+from freewheel.report.account import Account
 from freewheel.report.csvlog import EpisodesCsv, MetricsCsv
 from freewheel.report.episodes import Episode
 from freewheel.report.progress import Progress
@@ -48,6 +49,7 @@ class Run:
     episodes: list[Episode] = field(repr=False)
     signal: int | None = None
     body: Any = field(default=None, repr=False)
+    account: Account | None = field(default=None, repr=False)
 
     @property
     def returns(self) -> list[float]:
@@ -267,7 +269,7 @@ def _train(
         if signals.received is None:
             result["eval_return_mean"] = _evaluated(runtime.infer(), config, env, is_quiet, signals)
         _tell(folder, progress, "finished" if moment.step >= config.steps else "stopped", moment, result)
-    return Run(folder.path, config, result, recorder.episodes, signals.received, body)
+    return Run(folder.path, config, result, recorder.episodes, signals.received, body, runtime.account())
 
 
 def _tell(

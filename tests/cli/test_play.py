@@ -66,7 +66,13 @@ NAME = f"{__name__}:Drawn"
 
 
 def train(root: Path, env: Any = "CartPole-v1", **settings: Any) -> Path:
-    given = {"replay.warmup_rows": 128, "eval_episodes": 0, "log.folder": str(root), "log.tensorboard": False}
+    given = {
+        "runtime": "sequential",
+        "replay.warmup_rows": 128,
+        "eval_episodes": 0,
+        "log.folder": str(root),
+        "log.tensorboard": False,
+    }
     return freewheel.train(env, steps=300, settings={**given, **settings}, is_quiet=True).folder
 
 

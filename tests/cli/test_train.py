@@ -17,6 +17,8 @@ from freewheel.cli import main as cli
 from freewheel.cli.train import given_names
 
 TINY = [
+    "--runtime",
+    "sequential",
     "--steps",
     "300",
     "--learner.updates-per-call",

@@ -44,6 +44,7 @@ class Hidden(Signal):
 
 
 SETTINGS: dict[str, Any] = {
+    "runtime": "sequential",
     "world.lanes": 4,
     "net.hidden": (32,),
     "q.gamma": 0.9,

@@ -14,6 +14,7 @@ import freewheel
 from freewheel.run.checkpoint import load_newest
 
 SETTINGS: dict[str, Any] = {
+    "runtime": "sequential",
     "world.lanes": 2,
     "net.hidden": (8,),
     "replay.warmup_rows": 32,

@@ -12,6 +12,7 @@ import freewheel
 from freewheel.errors import ConfigError
 
 TINY: dict[str, Any] = {
+    "runtime": "sequential",
     "replay.warmup_rows": 64,
     "learner.batch_size": 16,
     "learner.updates_per_call": 2,

@@ -16,6 +16,7 @@ from freewheel.errors import CheckpointError, ConfigError
 from freewheel.spec import describe, read_space
 
 TINY: dict[str, Any] = {
+    "runtime": "sequential",
     "replay.warmup_rows": 64,
     "learner.batch_size": 16,
     "eval_episodes": 0,

@@ -18,6 +18,7 @@ from freewheel.run.checkpoint import load, load_newest
 from freewheel.run.parts import build
 
 SMALL: dict[str, Any] = {
+    "runtime": "sequential",
     "world.lanes": 3,
     "explore.over_steps": 200,
     "net.hidden": (16,),

@@ -15,23 +15,33 @@ from freewheel.learners.step import MOST_UNROLLED
 
 
 class Watch(freewheel.Callback):
-    """Ends the training after its window; adds up what actor and learner take where they work in turn."""
+    """Ends the training after its window; adds up what actor and learner take where they work in turn.
 
-    def __init__(self, meter: Meter) -> None:
-        self.meter = meter
+    The meter looks where steps and updates are of one moment: in turn after a turn of the actor, with free-running roles when both
+    counts were read.
+    """
+
+    def __init__(self, meter: Meter, runtime: str) -> None:
+        self.meter, self.is_in_turn = meter, runtime == "sequential"
         self.actor_s = self.learner_s = 0.0
         self._last_s: float | None = None
 
     def on_step(self, moment: freewheel.Moment) -> None:
         self.actor_s += self._since_last()
-        if self.meter.is_over(moment.step, moment.updates):
-            moment.stop()
+        if self.is_in_turn:
+            self._look(moment)
 
     def on_update(self, moment: freewheel.Moment) -> None:
         self.learner_s += self._since_last()
+        if not self.is_in_turn:
+            self._look(moment)
 
     def learner_share(self) -> float:
         return self.learner_s / max(self.actor_s + self.learner_s, 1e-9)
+
+    def _look(self, moment: freewheel.Moment) -> None:
+        if self.meter.is_over(moment.step, moment.updates):
+            moment.stop()
 
     def _since_last(self) -> float:
         """Seconds since the call before this one; those before the window are not kept."""
@@ -45,7 +55,7 @@ def version() -> str:
 
 
 def train(meter: Meter, order: dict[str, Any]) -> dict[str, Any]:
-    watch = Watch(meter)
+    watch = Watch(meter, order["runtime"])
     with tempfile.TemporaryDirectory(prefix="freewheel-bench-") as folder:
         run = freewheel.train(
             same.ENV,

@@ -179,9 +179,14 @@ def cpu_name() -> str:
 
 def report(bench: str, machine: Mapping[str, Any], cases: Sequence[Case], *, as_json: bool) -> None:
     """The table, and as the last line the JSON object when it was asked for."""
+    print_report(bench, machine, cases, table(bench, machine, cases), as_json=as_json)
+
+
+def print_report(bench: str, machine: Mapping[str, Any], cases: Sequence[Case], made: Table, *, as_json: bool) -> None:
+    """The same with a table of the benchmark's own."""
     # A pipe has no width; 160 columns hold every peer and way beside the longest case name.
     console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(table(bench, machine, cases))
+    console.print(made)
     for note in dict.fromkeys(note for case in cases for note in notes(case, common_baselines(cases))):
         console.print(escape(note), highlight=False)
     if as_json:

@@ -38,14 +38,14 @@ class Net:
         self.flat = flat
         # .data counts its changes apart: torch would refuse a backward whose weights somebody stepped meanwhile,
         # which is what some of the designs do and what is counted here.
-        self.blocks = [block.data.requires_grad_() for block in flat.split(lengths())]
+        self.blocks = [block.data.requires_grad_() for block in torch.split(flat, lengths())]
         ends = torch.tensor(lengths()).cumsum(0)
         self._stamps = torch.cat([ends - torch.tensor(lengths()), ends - 1])
 
     def forward(self, x: Tensor) -> Tensor:
         last = len(self.blocks) - 1
         for i, (block, (num_in, num_out)) in enumerate(zip(self.blocks, pairwise(SIZES), strict=True)):
-            _, weight, bias, _ = block.split([1, num_in * num_out, num_out, 1])
+            _, weight, bias, _ = torch.split(block, [1, num_in * num_out, num_out, 1])
             x = functional.linear(x, weight.view(num_out, num_in), bias)
             x = x if i == last else functional.relu(x)
         return x
@@ -72,7 +72,7 @@ class Adam:
     """Written out, layer by layer, so that a stamp travels with its weights."""
 
     def __init__(self, flat: Tensor) -> None:
-        self.blocks = list(flat.detach().split(lengths()))
+        self.blocks = list(torch.split(flat.detach(), lengths()))
         self.mean, self.square = ([torch.zeros_like(block) for block in self.blocks] for _ in range(2))
         self.stamps = [torch.zeros_like(block) for block in self.blocks]
         for stamp in self.stamps:

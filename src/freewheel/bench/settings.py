@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from freewheel.config.parts import Runtime
 from freewheel.errors import ConfigError
 
 OBS = ("f32[8]", "f32[171]", "u8[4,84,84]")
@@ -136,7 +135,7 @@ class DqnSettings:
     cases: Annotated[tuple[str, ...] | None, comma_list("CASE,CASE")] = None
     """Cases: dqn (against the peers), per (against our own uniform), iqn (against a plain loop); or all."""
 
-    runtime: Runtime = "local"
+    runtime: Literal["local", "sequential"] = "local"
     """Runtime of ours."""
 
     lanes: Annotated[tuple[int, ...], comma_list("LANES,LANES", int)] = (16, 32)

@@ -12,7 +12,9 @@ from freewheel.bench.settings import (
     DqnSettings,
     LearnSettings,
     LedgerSettings,
+    LocksSettings,
     ReplaySettings,
+    SpeedupSettings,
     UpdateSettings,
     WeightsSettings,
 )
@@ -25,6 +27,8 @@ SETTINGS: dict[str, Callable[..., Any]] = {
     "ledger": LedgerSettings,
     "update": UpdateSettings,
     "dqn": DqnSettings,
+    "locks": LocksSettings,
+    "speedup": SpeedupSettings,
     "learn": LearnSettings,
 }
 

@@ -118,9 +118,11 @@ def _layout_rows(layout: Layout) -> dict[str, str]:
     lanes = sorted(set(layout.lanes_per_actor))
     each = " or ".join(map(str, lanes))
     workers = "measured at the start" if not layout.learner_workers else f"{layout.learner_workers}"
-    rows = {"runtime": layout.runtime}
+    rows: dict[str, str] = {"runtime": layout.runtime}
     if layout.runtime == "local":
-        rows["actors"] = f"{layout.actors}, with {each} lane{'s' if lanes[-1] > 1 else ''} each"
+        rows["actors"] = (
+            f"{layout.actors}, with {each} lane{'s' if lanes[-1] > 1 else ''}{' each' * (layout.actors > 1)}"
+        )
         rows["learner"] = f"workers: {workers}; threads: {layout.threads['learner']}"
     else:
         rows["process"] = f"1, with {each} lanes; threads: {layout.threads['learner']}"

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -16,8 +16,18 @@ from freewheel.config.check import value_of
 from freewheel.errors import ConfigError
 from freewheel.run.threads import limit_threads
 
+if TYPE_CHECKING:
+    from freewheel.train import Run
+
 # What is said often, said shortly.
-SHORT = {"--compile": "--learner.compile", "--lanes": "--world.lanes", "--lr": "--learner.lr"}
+SHORT = {
+    "--compile": "--learner.compile",
+    "--free": "--local.free",
+    "--lanes": "--world.lanes",
+    "--lr": "--learner.lr",
+    "--precision": "--learner.precision",
+    "--profile": "--local.profile",
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,10 @@ def main(arguments: Sequence[str]) -> int:
     args = tyro.cli(TrainArgs, prog="freewheel train ENV", args=words, default=_defaults(env, words))
     given = {name: value_of(args, name) for name in named if name in known()}
     limit_threads(args.learner.threads)  # before torch is imported
+    if args.runtime != "sequential":
+        from freewheel.run.guard import start_forkserver
+
+        start_forkserver()  # it loads what the roles need while this process loads the same
     from freewheel.train import exit_code, train
 
     if args.resume is not None:
@@ -62,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
         if not env:
             raise ConfigError("an env is needed: freewheel train CartPole-v1, or module:function. Or --resume RUN.")
         run = train(env, settings=given, preset=args.preset, is_quiet=args.quiet)
-    _show(run.result, args.json)
+    _show(run, args.json)
     return exit_code(run)
 
 
@@ -101,10 +115,14 @@ def _value(words: Sequence[str], name: str) -> str | None:
     return None
 
 
-def _show(result: dict[str, Any], as_json: bool) -> None:
+def _show(run: Run, as_json: bool) -> None:
     from freewheel.cli.figures import table
+    from freewheel.report.account import table as account_table
 
     if sys.stderr.isatty() or not as_json:
-        print(table(result), file=sys.stderr if as_json else sys.stdout)
+        stream = sys.stderr if as_json else sys.stdout
+        print(table(run.result), file=stream)
+        if run.account is not None:
+            print(f"\n{account_table(run.account)}", file=stream)
     if as_json:
-        print(json.dumps(result))
+        print(json.dumps(run.result))

@@ -13,7 +13,7 @@ from freewheel.algos.algo import Batch, Draws
 Nested = Mapping[str, Any]
 
 
-def mapped(tensors: Nested, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+def mapped(tensors: Nested, change: Callable[[Any], Any]) -> dict[str, Any]:
     return {
         name: mapped(value, change) if isinstance(value, Mapping) else change(value) for name, value in tensors.items()
     }

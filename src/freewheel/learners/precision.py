@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -120,8 +119,11 @@ def _is_whole(found: Any) -> bool:
 
 def _remember(known: dict[str, Found]) -> None:
     """Where nothing can be written the next run tries again."""
-    with suppress(OSError):
-        _file().parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=_file().parent, prefix=".precision-", delete=False) as temp:
-            json.dump(known, temp)
-        os.replace(temp.name, _file())
+    temp = _file().with_name(f".precision-{os.getpid()}")
+    try:
+        temp.parent.mkdir(parents=True, exist_ok=True)
+        temp.write_text(json.dumps(known))
+        os.replace(temp, _file())
+    except OSError:
+        with suppress(OSError):
+            temp.unlink(missing_ok=True)

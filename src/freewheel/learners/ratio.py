@@ -100,7 +100,7 @@ class Governor:
         behind = self.steps - self.slack_steps
         # Updates after which `limit` exceeds the steps: sought by calls, since limit rises with each of them.
         ratio = self.ratio
-        calls = max(math.floor((behind - ratio.from_step) / ratio.steps_per_call), 0)
+        calls = max(math.floor((behind - ratio.from_step) / ratio.steps_per_call) - 2, 0)
         target = ratio.from_updates + calls * ratio.updates_per_call
         while self.limit(target) <= self.steps:
             target += ratio.updates_per_call

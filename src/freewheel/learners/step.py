@@ -255,7 +255,7 @@ def summed(each: Sequence[Gradient], shares: Sequence[float]) -> Gradient:
     """The gradient of all rows from those of parts of them, whose shares of the rows add up to 1."""
     vector, loss = each[0].vector * shares[0], each[0].loss * shares[0]
     for part, share in zip(each[1:], shares[1:], strict=True):
-        vector, loss = vector + part.vector * share, loss + part.loss * share
+        vector, loss = vector.add_(part.vector, alpha=share), loss + part.loss * share
     return Gradient(vector, loss, joined([part.outcome for part in each]))
 
 

@@ -11,7 +11,7 @@ from freewheel.run.channel import Channel
 from freewheel.run.job import Job
 from freewheel.run.learning import Learning, build_learner
 from freewheel.run.pinning import pin
-from contextlib import nullcontext
+from freewheel.run.profile import profiled
 
 
 def main(kind: str, index: int, life: int, job: Job, end: socket.socket) -> None:
@@ -28,7 +28,7 @@ def _act(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None
         if job.config.local.pin:
             pin(1 + index)
         acting = Acting(job, index, life, channel)
-        with nullcontext():
+        with profiled(f"actor-{index}", job.folder, job.config.local.profile):
             acting.run()
 
     return work
@@ -39,7 +39,7 @@ def _learn(index: int, life: int, job: Job, channel: Channel) -> Callable[[], No
         if job.config.local.pin:
             pin(0)
         learning = Learning(job, life, channel)
-        with nullcontext():
+        with profiled("learner", job.folder, job.config.local.profile):
             learning.run()
 
     return work

@@ -30,6 +30,7 @@ from freewheel.run.facts import Fact
 from freewheel.run.layout import choose
 from freewheel.run.machine import SOFTWARE, num_cores
 from freewheel.run.threads import limit_threads
+from freewheel.run.trial import LOAD_TIMEOUT_S
 from freewheel.spec import RowSpec, Space
 from freewheel.worlds.find import find_import, find_spec, is_import
 from freewheel.worlds.make import make_env, make_world
@@ -57,6 +58,7 @@ Stage = Callable[[str], None]
 def main(fd: str, timeout_s: str, config: str) -> None:
     """The child's whole life; messages are lines of JSON into `fd`."""
     faulthandler.enable()  # a crash leaves its stack on stderr
+    faulthandler.dump_traceback_later(LOAD_TIMEOUT_S)
     with open(int(fd), "w", buffering=1) as pipe:
 
         def tell(message: dict[str, Any]) -> None:
@@ -68,7 +70,7 @@ def main(fd: str, timeout_s: str, config: str) -> None:
 
         settings = from_dict(json.loads(config))
         limit_threads(settings.learner.threads)  # before torch is imported
-        tell({"fact": _devices().record()})
+        tell({"fact": _devices(settings.learner.device).record()})
         if settings.env:
             _examine(settings, tell)
         tell({"done": True})
@@ -76,16 +78,22 @@ def main(fd: str, timeout_s: str, config: str) -> None:
         os._exit(0)  # nothing that the env left running may hold the process
 
 
-def _devices() -> Fact:
+def _devices(asked: str) -> Fact:
     import torch
+
+    from freewheel.learners.device import pick_device
 
     names = (
         [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     )
     if torch.backends.mps.is_available():
         names.append("Apple MPS")
-    shown = ", ".join(names) or "the CPU; no CUDA or MPS device was found"
-    return Fact(SOFTWARE, "devices", shown, names)
+    try:
+        device = pick_device(asked)
+    except ConfigError as error:
+        return Fact(SOFTWARE, "devices", str(error), names, "problem")
+    found = ", ".join(names) or "no CUDA or MPS device"
+    return Fact(SOFTWARE, "devices", f"{found}; learner.device={asked} takes {device}", names)
 
 
 def _examine(config: Config, tell: Tell) -> None:

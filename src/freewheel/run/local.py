@@ -93,11 +93,12 @@ class Local:
         self._usage = Usage()
         self._figures: dict[str, float] = {}
         self._update_s = 0.0
-        self._log_due = 0.0
+        self._log_due = self._warmup_s = 0.0
         self._dropped = 0
         self._is_compiled = False
         self._compiles = payoff.Decision(job.config)
         self._supervisor = Supervisor(job, progress.note, self._hear)
+        self._supervisor.before_last = self._tell_episodes
         self._error: BaseException | None = None
         self._account: Account | None = None
 
@@ -217,15 +218,21 @@ class Local:
             moment.step = steps
             self._call("on_step")
         if updates != moment.updates:
+            if not self._warmup_s:  # what the learner waited for its first rows, nobody is to blame for
+                self._warmup_s = self.job.ledger.snapshot(LEARNER).phases_ns["wait_data"] / 1e9
             moment.updates = updates
             self._call("on_update")
         if moment.seconds >= self._log_due:
             self._log_due = moment.seconds + self.config.log.every_s
             self._sink.scalars(steps, self._scalars())
-            self._supervisor.tell(self._supervisor.learner, {"episodes": self._window.state()})
+            self._tell_episodes()
         if self._progress.is_due(steps):
             epsilon = self._gauge(FIRST_ACTOR, "epsilon")
             self._progress.update(steps, moment.return_mean, self._figures.get("loss"), epsilon, self.ratio())
+
+    def _tell_episodes(self) -> None:
+        """The learner saves checkpoints, and this belongs in them."""
+        self._supervisor.tell(self._supervisor.learner, {"episodes": self._window.state()})
 
     def _decide_to_compile(self) -> None:
         if self.config.learner.compile != "auto" or not self._update_s:
@@ -279,4 +286,5 @@ class Local:
             ratio_target=self.config.learner.ratio,
             ratio=self.ratio(),
             is_free=self.config.local.free,
+            warmup_s=self._warmup_s,
         )

@@ -38,7 +38,7 @@ class Member:
         self.started_s = 0.0
         self.lived_s = 0.0  # in all lives that have ended
         self.snapshot: Snapshot | None = None  # of its page, after its end
-        self._cpu_before_s = self._cpu_now_s = 0.0
+        self._cpu_before_s = self._cpu_now_s = self.memory_mb = 0.0
         self._usage: ProcessUsage | None = None
         self.deaths: deque[float] = deque()
         self.beats, self.beat_s, self.phases = -1, 0.0, dict[str, int]()
@@ -74,10 +74,10 @@ class Member:
         """CPU seconds in all lives, up to the last look."""
         return self._cpu_before_s + self._cpu_now_s
 
-    def look_at_cpu(self) -> None:
-        cpu_s = self._usage.cpu_s() if self._usage is not None else None
-        if cpu_s is not None:
-            self._cpu_now_s = cpu_s
+    def look_at_usage(self) -> None:
+        if self._usage is not None and self.is_alive:
+            self._cpu_now_s = self._usage.cpu_s() or self._cpu_now_s
+            self.memory_mb = self._usage.memory_mb() or self.memory_mb
 
     def receive(self) -> list[Message]:
         if self.channel is None:

@@ -21,6 +21,8 @@ from freewheel.memory.lanes import Lanes, forecast_bytes
 from freewheel.memory.replay import Replay
 from freewheel.memory.segment import allowed_bytes, format_bytes
 from freewheel.nets.build import QNet, build_net
+from freewheel.report.ledger import Ledger
+from freewheel.report.phases import new_ledger
 from freewheel.spec import RowSpec, Space
 from freewheel.worlds.make import make_world
 from freewheel.worlds.world import World
@@ -35,6 +37,7 @@ class Parts:
     actor: Actor
     replay: Replay
     learner: Learner
+    ledger: Ledger  # one page: actor and learner take turns
 
     @property
     def obs_space(self) -> Space:
@@ -123,9 +126,11 @@ def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts
     # The actor reads the learner's own numbers: in one process, in turn, there is nothing to copy.
     infer = Infer(step.eval_net, algo, world.action_space.dtype, seed_of(config, "noise"))
     explorer = Explorer(config.explore, world.num_lanes, net.num_actions, seed_of(config, "explore"), config.q.noisy)
-    actor = Actor(world, lanes.writer(), infer, explorer, config.world)
+    ledger = new_ledger(1)
+    page = ledger.page(0)
+    actor = Actor(world, lanes.writer(), infer, explorer, config.world, page=page)
     replay = build_replay(lanes, config, together)
-    learner = Learner(step, replay, config, seed_of(config, "learner"))
+    learner = Learner(step, replay, config, seed_of(config, "learner"), page)
     if config.learner.compile == "on":
         step.compile(*learner.example())
-    return Parts(world, lanes, actor, replay, learner)
+    return Parts(world, lanes, actor, replay, learner, ledger)

@@ -37,11 +37,12 @@ class Trouble:
     def of(cls, error: BaseException) -> Trouble:
         """A mistake of the user, a breach of the env's contract or a divergence would come again; whatever else happened may not."""
         broke_contract = isinstance(error, EnvError) and error.__cause__ is None
-        shown = error.__cause__ if isinstance(error, EnvError) and error.__cause__ is not None else error
+        # Of our own errors the message says all; the lines of the user's code are those of its cause.
+        shown = error.__cause__ if isinstance(error, FreewheelError) else error
         return cls(
             type(error).__name__,
             str(error)[-MOST_TEXT:],
-            "".join(traceback.format_exception(shown))[-MOST_TEXT:],
+            "".join(traceback.format_exception(shown))[-MOST_TEXT:] if shown is not None else "",
             broke_contract or isinstance(error, (ConfigError, Diverged)),
         )
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from freewheel.actors.infer import Infer
 from freewheel.config import Config
 from freewheel.errors import CheckpointError
-from freewheel.report.account import Account
+from freewheel.report.account import Account, RoleTime, account, scalars
+from freewheel.report.phases import PHASES
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
 from freewheel.report.usage import Usage
@@ -17,6 +18,8 @@ from freewheel.run import state
 from freewheel.run.callback import Callback, Moment
 from freewheel.run.checkpoint import Checkpoint
 from freewheel.run.parts import Parts
+
+START, CHECKPOINT, REPORT, STOP = (PHASES.index(name) for name in ("start", "checkpoint", "report", "stop"))
 
 
 class Sequential:
@@ -34,7 +37,11 @@ class Sequential:
     ) -> None:
         self.parts, self.config, self.moment = parts, config, moment
         self._checkpoints, self._sink, self._progress, self._callbacks = checkpoints, sink, progress, callbacks
-        self._began = time.monotonic() - moment.seconds
+        self._started = time.monotonic()
+        self._began = self._started - moment.seconds
+        self._page = parts.ledger.page(0)
+        self._page.start(START)
+        self._account: Account | None = None
         self._usage = Usage()
         self._log_due = 0.0
         self._saved_at = moment.step
@@ -58,6 +65,7 @@ class Sequential:
             raise
         if moment.step > self._saved_at:
             self._write()
+        self._add_up()
 
     def save(self) -> None:
         """A checkpoint that cannot be written is told and the run goes on: what was saved before is still there."""
@@ -68,6 +76,7 @@ class Sequential:
 
     def _write(self) -> None:
         moment = self.moment
+        self._page.enter(CHECKPOINT)
         self._saved_at = moment.step
         path = state.write(self._checkpoints, self.parts, self.config, moment.step, moment.seconds)
         for callback in self._callbacks:
@@ -77,6 +86,7 @@ class Sequential:
         parts, moment = self.parts, self.moment
         begun = time.perf_counter()
         steps, finished = parts.actor.turn(moment.step, parts.learner.updates, moment.seconds)
+        self._page.enter(REPORT)
         self._usage.spend("actor", time.perf_counter() - begun)
         moment.step += steps
         moment.seconds = time.monotonic() - self._began
@@ -91,6 +101,7 @@ class Sequential:
         while parts.learner.due(moment.step) > 0:
             begun = time.perf_counter()
             parts.learner.call(moment.step)
+            self._page.enter(REPORT)
             self._usage.spend("learner", time.perf_counter() - begun)
             if doubt := parts.learner.take_doubt():
                 self._progress.note(f"warning: {doubt}.")
@@ -114,12 +125,22 @@ class Sequential:
         """Samples drawn per step taken since the warm-up."""
         return self.parts.learner.ratio.achieved(self.moment.step, self.parts.learner.updates)
 
+    def _add_up(self) -> None:
+        self._page.enter(STOP)
+        wall_s = time.monotonic() - self._started
+        spent = RoleTime.of(
+            "sequential", "sequential", self.parts.ledger.snapshot(0), wall_s, cpu_s=time.process_time()
+        )
+        target = self.config.learner.ratio
+        self._account = account([spent], ratio_target=target, ratio=self.ratio(), is_free=False)
+        self._sink.scalars(self.moment.step, scalars(self._account))
+
     def infer(self) -> Infer:
         """The policy as it is."""
         return self.parts.actor.infer
 
     def account(self) -> Account | None:
-        return None
+        return self._account
 
     def set_epsilon(self, epsilon: float | None) -> None:
         self.parts.actor.explorer.override = epsilon

@@ -10,6 +10,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from freewheel.errors import FreewheelError, RoleLost
 from freewheel.learners.ratio import STOP
@@ -42,6 +43,7 @@ class Supervisor:
         self.learner = Member("learner", 0, LEARNER)
         self.actors = [Member("actor", i, FIRST_ACTOR + i) for i in range(job.layout.actors)]
         self.compiler = Member("compiler", 0, None)
+        self.before_last: Callable[[], None] = lambda: None  # called when all actors have ended
         self.failed: FreewheelError | None = None
         self.num_deaths = 0
         self._guard = Guard()
@@ -80,7 +82,7 @@ class Supervisor:
         if now >= self._watch_due:
             self._watch_due = now + WATCH_S
             for member in self.members:
-                member.look_at_cpu()
+                member.look_at_usage()
                 self._watch(member, now)
         self._move_on(now)
 
@@ -111,6 +113,7 @@ class Supervisor:
         """From the last step to the last update."""
         counts = self.job.counts
         if not any(actor.is_alive for actor in self.actors) and counts.value(STOP) < 2:
+            self.before_last()
             counts.add(STOP, 2 - counts.value(STOP))
             self.stop(is_urgent=False)
         if self._stop_due is not None and now > self._stop_due:
@@ -215,11 +218,9 @@ class Supervisor:
             assert member.page is not None
             snapshot = member.snapshot or self.job.ledger.snapshot(member.page)
             wall_s = member.lived_s + (time.monotonic() - member.started_s if member.is_alive else 0.0)
-            found.append(
-                RoleTime.of(
-                    member.name, member.kind, snapshot, wall_s, cpu_s=member.cpu_s, starts=max(member.life + 1, 1)
-                )
-            )
+            starts = max(member.life + 1, 1)
+            spent = RoleTime.of(member.name, member.kind, snapshot, wall_s, cpu_s=member.cpu_s, starts=starts)
+            found.append(replace(spent, gauges={**spent.gauges, "memory_mb": member.memory_mb}))
         return found
 
 

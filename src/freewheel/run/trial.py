@@ -41,7 +41,7 @@ def try_apart(config: Config, timeout_s: float = TIMEOUT_S) -> list[Fact]:
         facts, stage, ended, quiet_bytes = _read_facts(config, timeout_s, out, err)
         said = _text(err)
         if stage is not None:
-            cause = ended or f"gave no answer within {timeout_s:.0f} s"
+            cause = ended or f"gave no answer within {LOAD_TIMEOUT_S if stage == LOADING else timeout_s:.0f} s"
             facts.append(_cut_short(config.env, stage, cause, said))
         if config.env:
             facts += _prints(config.env, _text(out), said.encode()[quiet_bytes:].decode(errors="replace"), stage)
@@ -69,7 +69,7 @@ def _read_facts(
         stage, quiet_bytes, is_done = LOADING, 0, False
         lines = _Lines(pipe)
         try:
-            while (line := lines.next(LOAD_TIMEOUT_S if stage == LOADING else timeout_s + GRACE_S)) is not None:
+            while (line := lines.next(GRACE_S + (LOAD_TIMEOUT_S if stage == LOADING else timeout_s))) is not None:
                 message: dict[str, Any] = json.loads(line)
                 if "refused" in message:
                     raise ConfigError(message["refused"])

@@ -1,0 +1,252 @@
+"""More than one process for the gradient of each batch: a share of the rows each, one optimiser step by the leader.
+
+Everybody works from the same weights, so the result is that of one worker with the whole batch. There is no lock: the leader
+raises `GIVEN` when shares may be read, each helper its own count when its gradient may be, and nobody writes what the other
+still reads.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from freewheel.algos.algo import Batch, Draws, Outcome
+from freewheel.errors import ConfigError, FreewheelError
+from freewheel.learners.nested import leaves, mapped, num_rows, parts_of, rows_of
+from freewheel.learners.step import Gradient, Step, Updated, summed
+from freewheel.memory.counter import Counters
+from freewheel.memory.segment import Segment
+
+GIVEN = 0  # the counter of batches given out; counter i is that of the batches worker i has done
+# How often a waiting side looks whether the other one is still there.
+LOOK_EVERY_S = 1.0
+# What stands in place of a helper's pid after an error, and in the leader's after `dismiss`.
+LEFT = -1
+
+
+@dataclass(frozen=True)
+class Place:
+    """One tensor of the shared memory."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Room:
+    """Tensors in shared memory, placed one after the other."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Place:
+        place = Place(self.num_bytes, tuple(shape), dtype)
+        size = torch.empty(0, dtype=dtype).element_size() * int(np.prod(shape, dtype=np.int64))
+        self.num_bytes += (max(size, 1) + 63) // 64 * 64  # cache lines of their own: nobody slows a neighbour down
+        return place
+
+
+class Team:
+    """The shared memory of `num_workers` workers of one policy, made by the supervisor for a step of these shapes.
+
+    `batch` and `draws` are an example of one update's (not stacked). Worker 0 leads, the others help. Hand it to child
+    processes as a `Process` argument (forkserver or spawn).
+    """
+
+    def __init__(self, num_workers: int, step: Step, batch: Batch, draws: Draws, num_actions: int) -> None:
+        self.num_workers, self.num_rows = num_workers, num_rows(batch)
+        if not 2 <= num_workers <= self.num_rows:
+            raise ConfigError(
+                f"learner.workers={num_workers} must be at least 2 and at most learner.batch_size={self.num_rows}: "
+                "each needs a row."
+            )
+        refuse_shared_statistics(step.net)
+        room = Room()
+        self._vectors = {name: room.take((step.flat.size,)) for name in ("weights", "target")}
+        self._facts = room.take((num_workers,), torch.int64)  # pids
+        self._scale = room.take(())
+        self._batch = mapped(batch, lambda tensor: room.take(tensor.shape, tensor.dtype))
+        self._draws = mapped(draws, lambda tensor: room.take(tensor.shape, tensor.dtype))
+        rows = self.num_rows
+        self._outcome = [room.take(shape) for shape in ((rows,), (rows, num_actions), (rows,))]
+        self._gradients = [room.take((step.flat.num_params,)) for _ in range(1, num_workers)]
+        self._losses = room.take((num_workers,))
+        self.segment = Segment.create(room.num_bytes, "the team of workers", "Lower learner.workers.")
+        self.counters = Counters(num_workers)
+        self._open()
+
+    def _open(self) -> None:
+        """The tensors over the shared memory, which stays mapped as long as one of them lives."""
+        memory = mmap.mmap(self.segment.core.fd, self.segment.num_bytes)
+
+        def at(place: Any) -> Tensor:
+            made = torch.frombuffer(memory, dtype=place.dtype, count=int(np.prod(place.shape)), offset=place.offset)
+            return made.view(place.shape)
+
+        self.weights, self.target = (at(self._vectors[name]) for name in ("weights", "target"))
+        self.pids, self.scale, self.losses = at(self._facts), at(self._scale), at(self._losses)
+        self.batch, self.draws = mapped(self._batch, at), mapped(self._draws, at)
+        self.outcome = Outcome(*(at(place) for place in self._outcome))
+        self.gradients = [at(place) for place in self._gradients]
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("num_workers", "num_rows", "segment", "counters")
+        return {name: value for name, value in vars(self).items() if name in kept or name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._open()
+
+    @property
+    def shares(self) -> list[tuple[int, int]]:
+        """(first row, rows) of each worker."""
+        return parts_of(self.num_rows, self.num_workers)
+
+    def dismiss(self) -> None:
+        """Wakes the helpers and lets them go."""
+        self.pids[0] = LEFT
+        self.counters.add(GIVEN)
+
+
+class TeamStep:
+    """The leader's side: from now on the step's gradients come from the whole team, and its vectors are the shared ones.
+
+    `update` is the step's own. An update that a helper does not answer within `timeout_s` raises, with nothing changed.
+    """
+
+    def __init__(self, step: Step, team: Team, timeout_s: float = 60.0) -> None:
+        if step.is_compiled or step.device.type != "cpu":
+            raise ConfigError(
+                "more than one worker takes eager updates on the CPU: --compile off --learner.device cpu."
+            )
+        self.step, self.team, self.timeout_s = step, team, timeout_s
+        team.weights.copy_(step.state.weights)
+        team.target.copy_(step.state.target)
+        step.live_in(team.weights, team.target)
+        team.pids[0] = os.getpid()
+        step.gradient_by = self.gradient
+
+    def update(self, batch: Batch, draws: Draws, lr: float) -> Updated:
+        return self.step.update(batch, draws, lr)
+
+    def gradient(self, batch: Batch, draws: Draws) -> Gradient:
+        """Of the whole batch: gives the shares out, works off the first, adds up."""
+        team = self.team
+        (_, mine), *others = shares = team.shares
+        # Only what the helpers read: the leader's rows come first and stay where they are.
+        for shared, given in zip(leaves(team.batch), leaves(batch), strict=True):
+            shared[mine:].copy_(given[mine:])
+        for name, given in draws.items():
+            team.draws[name].copy_(given)
+        team.scale.copy_(self.step.state.scale)
+        number = team.counters.value(GIVEN) + 1
+        team.counters.add(GIVEN)  # pairs with the helpers' wait: weights and shares are there
+        own = self.step.gradient(*rows_of(batch, draws, 0, mine))
+        deadline = time.monotonic() + self.timeout_s
+        for worker in range(1, team.num_workers):
+            self._wait_for(worker, number, deadline)
+        each = [own]
+        for worker, (first, count) in enumerate(others, 1):
+            outcome = Outcome(*(rows.narrow(0, first, count) for rows in team.outcome))
+            each.append(Gradient(team.gradients[worker - 1], team.losses[worker], outcome))
+        return summed(each, [count / team.num_rows for _, count in shares])
+
+    def _wait_for(self, worker: int, number: int, deadline: float) -> None:
+        """Sleeps until the worker has done the batch. A helper that is gone is seen within a second."""
+        team = self.team
+        while True:
+            left = deadline - time.monotonic()
+            is_done = team.counters.wait(worker, number, max(min(left, LOOK_EVERY_S), 0.0))
+            pid = int(team.pids[worker])
+            if is_done and pid != LEFT:
+                return
+            if pid == LEFT:
+                raise FreewheelError(f"learner worker {worker} ended with an error; its own message says which.")
+            if pid and not is_alive(pid):
+                raise FreewheelError(f"learner worker {worker} (pid {pid}) died before it gave its gradient.")
+            if left <= 0:
+                who = f"learner worker {worker} (pid {pid})" if pid else f"learner worker {worker}, which never began,"
+                raise FreewheelError(
+                    f"{who} gave no gradient within {self.timeout_s:.0f} s. Lower learner.workers, or look for what holds it."
+                )
+
+
+def help_train(team: Team, index: int, step: Step, is_stopping: Callable[[], bool]) -> None:
+    """A helper's loop: the gradient of its share of each batch, until it is dismissed, stopped, or the leader is gone."""
+    step.live_in(team.weights, team.target)
+    team.pids[index] = os.getpid()
+    first, count = team.shares[index]
+    done = team.counters.value(index)
+    try:
+        while not is_stopping():
+            if not team.counters.wait(GIVEN, done + 1, LOOK_EVERY_S):
+                if team.pids[0] > 0 and not is_alive(int(team.pids[0])):
+                    return
+                continue
+            if team.pids[0] == LEFT:
+                return
+            # After a leader that died in between there may be more than one: only the newest is still there.
+            done = team.counters.value(GIVEN)
+            step.state.scale.copy_(team.scale)
+            gradient = step.gradient(*rows_of(team.batch, team.draws, first, count))
+            team.gradients[index - 1].copy_(gradient.vector)
+            team.losses[index] = gradient.loss
+            for shared, own in zip(team.outcome, gradient.outcome, strict=True):
+                shared.narrow(0, first, count).copy_(own)
+            team.counters.add(index, done - team.counters.value(index))  # pairs with the leader's wait: all is written
+    except BaseException:
+        team.pids[index] = LEFT
+        # Wakes a leader that waits for it; never beyond what was given out, which would pass for done.
+        team.counters.add(index, max(team.counters.value(GIVEN) - team.counters.value(index), 0))
+        raise
+
+
+def fastest(
+    candidates: Mapping[int, Callable[[], None]], rounds: int = 5, calls: int = 10
+) -> tuple[int, dict[int, float]]:
+    """The number of workers whose calls take the shortest, and the seconds of one call for each.
+
+    In turn, so that a busy moment meets all of them; the best round counts, as others only add what is foreign to it.
+    """
+    best = dict.fromkeys(candidates, float("inf"))
+    for call in candidates.values():
+        call()  # the first allocates
+    for _ in range(rounds):
+        for count, call in candidates.items():
+            begun = time.perf_counter()
+            for _ in range(calls):
+                call()
+            best[count] = min(best[count], (time.perf_counter() - begun) / calls)
+    return min(best, key=lambda count: best[count]), best
+
+
+def refuse_shared_statistics(net: nn.Module) -> None:
+    for name, module in net.named_modules():
+        norm = nn.modules.batchnorm
+        if isinstance(module, norm._BatchNorm) or (isinstance(module, norm._NormBase) and module.track_running_stats):
+            raise ConfigError(
+                f"the network's {name} is a {type(module).__name__}, whose statistics would be those of one worker's rows. "
+                "Set learner.workers=1, or another net.norm."
+            )
+
+
+def is_alive(pid: int) -> bool:
+    """A process that ended but was not waited for is not."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    except (OSError, IndexError):  # no /proc, or gone meanwhile
+        return not Path("/proc/self").exists()

@@ -1,0 +1,202 @@
+"""Where a role spends its time: a sampling profiler in a thread of the role, and a short trace of the learner's torch."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import shutil
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+# Often enough for shares of a percent within a minute, seldom enough that it does not show in the run's speed.
+SAMPLE_EVERY_S = 0.005
+MOST_DEPTH = 128
+# Bounds the memory; stacks beyond it are counted as one.
+MOST_STACKS = 50_000
+TOP_FUNCTIONS = 40
+
+LEARNER = "learner"
+# Compilation, first touches of memory and caches are over by then.
+TRACE_AFTER_S = 3.0
+# A fast learner makes some hundred thousand events a second, and each is kept until the end.
+TRACE_S = 0.2
+JOIN_TIMEOUT_S = 30.0
+
+Stack = tuple[CodeType, ...]  # outermost first
+
+
+@contextlib.contextmanager
+def profiled(role: str, folder: Path, is_on: bool) -> Iterator[None]:
+    """Watches the thread that enters it until it leaves; writes `folder/profile/<role>.txt` and `<role>.folded`.
+
+    The learner gets `learner.trace.json.gz` too. Whatever goes wrong here is told, and never ends the role.
+    """
+    if not is_on:
+        yield
+        return
+    trace = _TorchTrace(folder / "profile" / f"{role}.trace.json.gz") if role == LEARNER else None
+    sampler = Sampler(threading.get_ident(), trace)
+    sampler.start()
+    try:
+        yield
+    finally:
+        try:
+            sampler.stop()
+            sampler.write(folder / "profile", role)
+        except Exception as error:
+            _tell(role, error)
+
+
+class Sampler:
+    """Counts the stacks of one thread, from another."""
+
+    def __init__(self, watched: int, trace: _TorchTrace | None = None) -> None:
+        self.counts: Counter[Stack] = Counter()
+        self.seconds = 0.0
+        self._watched, self._trace = watched, trace
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="profile", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._thread.join(JOIN_TIMEOUT_S)
+
+    def write(self, folder: Path, role: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{role}.txt").write_text(report(role, self.counts, self.seconds))
+        (folder / f"{role}.folded").write_text(folded(self.counts))
+
+    def _sample(self) -> None:
+        began_s = time.monotonic()
+        try:
+            while not self._is_over.wait(SAMPLE_EVERY_S):
+                self.seconds = time.monotonic() - began_s
+                self._look()
+                if self._trace is not None and not self._trace.go_on(self.seconds):
+                    self._trace = None
+            if self._trace is not None:
+                self._trace.finish()
+        except Exception as error:
+            _tell("this process", error)
+
+    def _look(self) -> None:
+        frame = sys._current_frames().get(self._watched)
+        if frame is not None:
+            stack = _stack(frame)
+            self.counts[stack if stack in self.counts or len(self.counts) < MOST_STACKS else ()] += 1
+
+
+class _TorchTrace:
+    """A window of torch.profiler over all threads of this process, as a Chrome trace."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begun_s: float | None = None
+        self._profile: Any = None
+        try:
+            self._profile = _prepared()
+        except Exception as error:
+            _tell(LEARNER, error)
+
+    def go_on(self, seconds: float) -> bool:
+        """Begins or ends the window when it is time; False when there is nothing left to do."""
+        if self._profile is None:
+            return False
+        if self._begun_s is None:
+            if seconds >= TRACE_AFTER_S:
+                self._profile.start_trace()
+                self._begun_s = seconds
+        elif seconds >= self._begun_s + TRACE_S:
+            self.finish()
+            return False
+        return True
+
+    def finish(self) -> None:
+        """Writes what there is; a run that ended before the window began leaves no trace."""
+        profile, self._profile = self._profile, None
+        if profile is None:
+            return
+        if self._begun_s is None:
+            profile.start_trace()  # one that was prepared and never started complains when it goes
+            profile.stop_trace()
+            return
+        profile.stop_trace()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        plain = self._path.with_suffix("")
+        profile.export_chrome_trace(str(plain))  # not into .gz: that goes line by line through Python
+        with open(plain, "rb") as source, gzip.open(self._path, "wb", compresslevel=1) as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        plain.unlink()
+
+
+def _prepared() -> Any:
+    """On the thread of the role, as torch wants it; takes about a second, before the role's work."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would write on standard error
+    import torch.profiler
+    from torch._C._profiler import _ExperimentalConfig
+
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    everywhere = _ExperimentalConfig(profile_all_threads=True)
+    profile = torch.profiler.profile(activities=activities, experimental_config=everywhere)
+    profile.prepare_trace()
+    return profile
+
+
+def _stack(frame: FrameType) -> Stack:
+    codes: list[CodeType] = []
+    at: FrameType | None = frame
+    while at is not None and len(codes) < MOST_DEPTH:
+        codes.append(at.f_code)
+        at = at.f_back
+    return tuple(reversed(codes))
+
+
+def report(role: str, counts: Counter[Stack], seconds: float) -> str:
+    """The functions in which the role was found most often, alone and with all that they called."""
+    total = sum(counts.values())
+    alone: Counter[CodeType] = Counter()
+    with_calls: Counter[CodeType] = Counter()
+    for stack, count in counts.items():
+        if stack:
+            alone[stack[-1]] += count
+        for code in set(stack):
+            with_calls[code] += count
+    lines = [f"{role}: {total:,} samples in {seconds:,.1f} s. Waits count: a share is one of the time that passed."]
+    titles = {
+        "self: the function itself, with the C code that it called": alone,
+        "total: the function and all that it called": with_calls,
+    }
+    for title, found in titles.items():
+        lines += ["", title]
+        for code, count in found.most_common(TOP_FUNCTIONS):
+            lines.append(f"{count / total:7.1%}  {_name(code)}")
+    return "\n".join(lines) + "\n"
+
+
+def folded(counts: Counter[Stack]) -> str:
+    """One line per stack, outermost function first, and how often it was seen: what flame graph viewers read."""
+    lines = [f"{';'.join(map(_name, stack)) or 'others'} {count}" for stack, count in counts.most_common()]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _name(code: CodeType) -> str:
+    """The function and where it stands: `step (learners/step.py:84)`. Without the separators of the folded form."""
+    where = "/".join(Path(code.co_filename).parts[-2:])
+    name = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on with its class
+    return f"{name} ({where}:{code.co_firstlineno})".replace(";", ":").replace("\n", " ")
+
+
+def _tell(role: str, error: Exception) -> None:
+    print(f"warning: the profile of {role} is not whole: {type(error).__name__}: {error}", file=sys.stderr)
