@@ -55,10 +55,11 @@ class Numbered(gymnasium.Env[Any, Any]):
 
 
 class Plain(gymnasium.Env[Any, Any]):
-    """Does as it should; its children do not."""
+    """Does as it should, slowly, so that a run does not take all of the machine; its subclasses do not."""
 
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
     action_space = spaces.Discrete(2)
+    pause_s = 0.0005
 
     def __init__(self) -> None:
         self.count = 0
@@ -69,6 +70,8 @@ class Plain(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         self.count += 1
+        if self.pause_s:
+            time.sleep(self.pause_s)
         return self.observe(), float(action), self.count % EPISODE == 0, False, {}
 
     def observe(self) -> np.ndarray[Any, Any]:
@@ -108,6 +111,14 @@ class Hangs(Plain):
         if self.count == 60 and first_time("held"):
             ctypes.PyDLL(None).sleep(1000)
         return super().step(action)
+
+
+class Lingers(Plain):
+    """Takes its time to close."""
+
+    def close(self) -> None:
+        if self.count:
+            time.sleep(60)
 
 
 class Gives(Plain):
@@ -151,10 +162,6 @@ class Helped(Plain):
             with open("helpers", "a") as file:
                 file.write("".join(f"{pid}\n" for pid in self.pids))
         return super().reset(seed=seed)
-
-    def step(self, action: Any) -> Any:
-        time.sleep(0.0005)
-        return super().step(action)
 
     def close(self) -> None:
         for pid in self.pids:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import time
 from typing import Any
 
@@ -67,6 +68,16 @@ class Crashes(Well):
 class Vanishes(Well):
     def step(self, action: Any) -> Any:
         os._exit(3)
+
+
+class HasHelper(Well):
+    """Starts a program of its own and leaves it running."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        helper = subprocess.Popen(["sleep", "1000"])
+        with open(os.environ["SICK_HELPERS"], "a") as file:
+            file.write(f"{helper.pid}\n")
 
 
 class Prints(Well):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +178,27 @@ def test_an_env_that_crashes_leaves_its_stack() -> None:
 def test_an_env_that_ends_the_process() -> None:
     (fact,) = problems(apart("sick_envs:Vanishes"))
     assert "ended the process with exit code 3" in fact.shown
+
+
+def test_programs_that_the_env_started_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SICK_HELPERS", str(tmp_path / "pids"))
+    assert problems(apart("sick_envs:HasHelper")) == []
+    pids = (tmp_path / "pids").read_text().split()
+    assert len(pids) >= 8
+    over_s = time.monotonic() + 10  # a killed process takes a moment to go
+    while (left := [pid for pid in pids if is_running(pid)]) and time.monotonic() < over_s:
+        time.sleep(0.05)
+    for pid in left:
+        os.kill(int(pid), signal.SIGKILL)
+    assert left == []
+
+
+def is_running(pid: str) -> bool:
+    """A zombie that nobody has waited for yet does not count."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def test_an_env_that_prints_is_told_and_its_output_stays_away(capfd: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,8 @@ def test_the_functions_of_the_role_are_found(tmp_path: Path) -> None:
     for line in (tmp_path / "profile" / "actor-0.folded").read_text().splitlines():
         stack, _, count = line.rpartition(" ")
         assert int(count) >= 1
-        assert stack.split(";")[0] != ""
+        # What called the profiler is the same in every stack, and left out.
+        assert stack.startswith("test_the_functions_of_the_role_are_found (")
 
 
 def test_waits_are_seen(tmp_path: Path) -> None:

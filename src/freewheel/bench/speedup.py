@@ -26,7 +26,7 @@ from freewheel.bench.harness import (
 )
 from freewheel.bench.peers.dqn_settings import BATCH, ENV, STEPS_PER_UPDATE
 from freewheel.bench.settings import SpeedupSettings, check_numbers, check_plot, check_training
-from freewheel.bench.trainings import OURS_MODULE, Configuration, count
+from freewheel.bench.trainings import OURS_MODULE, RATIO_TOLERANCE, Configuration, count
 from freewheel.errors import ConfigError, FreewheelError
 
 SEQUENTIAL = "sequential"
@@ -146,6 +146,11 @@ def make_case(point: Point, actors: int, cores: int) -> Case:
         "asked_ratio": shown(point.ratio),
         "ratios": {SEQUENTIAL: shown(point.in_turn.ratio()), OURS: shown(free.ratio())},
     }
+    off = [one for one in (point.in_turn, free) if abs(one.ratio() / point.ratio - 1) > RATIO_TOLERANCE]
+    if off:
+        case.extra["notes"] = [
+            f"{one.label}: NOT the ratio of {point.ratio:.2f}, but {one.ratio():.2f}." for one in off
+        ]
     if free.account():
         case.extra["account"] = free.account()
     return case

@@ -40,11 +40,21 @@ def compiled(function: Function, args: Sequence[Tensor]) -> tuple[Function, Path
         return load(make(function, args)), path
 
 
-def make(function: Function, args: Sequence[Tensor]) -> Path:
-    """The package of a function: from the disk, or compiled now."""
+def find(function: Function, args: Sequence[Tensor]) -> Path | None:
+    """The package of a function if it was compiled before."""
+    _, path = _named(function, args)
+    return path if path.exists() else None
+
+
+def _named(function: Function, args: Sequence[Tensor]) -> tuple[torch.fx.GraphModule, Path]:
     with _told("traced"):
         graph = trace(function, args)
-        path = folder() / f"{key_of(graph, args)}.pt2"
+        return graph, folder() / f"{key_of(graph, args)}.pt2"
+
+
+def make(function: Function, args: Sequence[Tensor]) -> Path:
+    """The package of a function: from the disk, or compiled now."""
+    graph, path = _named(function, args)
     if not path.exists():
         _check_compiler()
         with _told("compiled"):
@@ -58,12 +68,21 @@ def load(path: Path) -> Function:
     with _room(path.parent) as temp, _temp_folder(temp):
         # The library is unpacked there and needs its file no longer once it is loaded: nothing stays after a SIGKILL.
         try:
-            loader = torch._inductor.aoti_load_package(str(path)).loader
+            loader = _loader(path)
         except Exception as error:
             raise FreewheelError(f"the compiled update {path} does not load: {_first_line(error)}.") from error
     with suppress(OSError):
         os.utime(path)  # it was used
     return lambda *args: loader.boxed_run(list(args))
+
+
+def _loader(path: Path) -> Any:
+    try:
+        # What torch's own function calls in the end; that imports the compiler first, which takes seconds.
+        from torch._C._aoti import AOTIModelPackageLoader  # type: ignore[attr-defined,unused-ignore]
+    except ImportError:
+        return torch._inductor.aoti_load_package(str(path)).loader
+    return AOTIModelPackageLoader(str(path), "model", False, 1, -1)
 
 
 def cache_folder() -> Path:

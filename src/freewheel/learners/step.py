@@ -121,6 +121,10 @@ class Step:
         run(*self._args(spare, batch, draws))
         return path
 
+    def packaged(self, batch: Batch, draws: Draws) -> Path | None:
+        """What `package` would give, if it was made before."""
+        return package.find(self._flat_function(batch, draws), self._args(self.state, batch, draws))
+
     def adopt(self, path: Path) -> None:
         """Uses what `package` of an equal step made from the next update on."""
         self._refuse_team()

@@ -13,6 +13,9 @@ from freewheel.run.learning import Learning, build_learner
 from freewheel.run.pinning import pin
 from freewheel.run.profile import profiled
 
+# What a compiler is asked for, as its number.
+ANYTHING, ONLY_FOUND = 0, 1
+
 
 def main(kind: str, index: int, life: int, job: Job, end: socket.socket) -> None:
     """A role from its first instruction to its last; never returns."""
@@ -46,12 +49,17 @@ def _learn(index: int, life: int, job: Job, channel: Channel) -> Callable[[], No
 
 
 def _compile(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None]:
-    """Compiles the learner's update into a package on the disk; the learner's own process goes on training meanwhile."""
+    """Compiles the learner's update into a package on the disk; the learner's own process goes on training meanwhile.
+
+    With index ONLY_FOUND it takes what was compiled before, or nothing.
+    """
 
     def work() -> None:
         learner = build_learner(job)
+        step, example = learner.step, learner.example()
         try:
-            channel.send({"package": str(learner.step.package(*learner.example()))})
+            path = step.packaged(*example) if index == ONLY_FOUND else step.package(*example)
+            channel.send({"package": None if path is None else str(path)})
         finally:
             learner.replay.close()
 

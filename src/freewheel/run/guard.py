@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 from freewheel.run import warden
@@ -27,6 +27,7 @@ def start_forkserver() -> None:
     its first instruction on.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(["freewheel.run.entry"])
+    resource_tracker.ensure_running()  # before the mask: its start would lift it
     before = {name: os.environ.get(name) for name in (*VARIABLES, OWNER)}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:

@@ -95,7 +95,7 @@ class Local:
         self._update_s = 0.0
         self._log_due = self._warmup_s = 0.0
         self._dropped = 0
-        self._is_compiled = False
+        self._has_asked = False
         self._compiles = payoff.Decision(job.config)
         self._supervisor = Supervisor(job, progress.note, self._hear)
         self._supervisor.before_last = self._tell_episodes
@@ -183,13 +183,12 @@ class Local:
         if "dropped" in message:
             self._dropped += message["dropped"]["rows"]
             self._progress.note(f"{member.name} left rows out: {message['dropped']['why']}")
-        if "package" in message:
+        if message.get("package"):
             self._supervisor.tell(self._supervisor.learner, {"adopt": message["package"]})
         if "compiler_ended" in message and message["compiler_ended"] != 0:
             self._progress.note(f"the update could not be compiled ({message['why']}): training goes on eagerly.")
             self._supervisor.tell(self._supervisor.learner, {"adopt": None})
         if "compiled" in message:
-            self._is_compiled = True
             self._progress.note(f"compiled updates from update {self._governor.updates:,} on.")
 
     def _finish(self, episode: Episode) -> None:
@@ -240,8 +239,9 @@ class Local:
         note = self._compiles.ask(self._governor.steps, self._governor.updates, self._update_s)
         if note is not None:
             self._progress.note(note)
-            if self._compiles.wants:
-                self._supervisor.compile()
+        if self._compiles.wants is not None and not self._has_asked:
+            self._has_asked = True
+            self._supervisor.compile(only_found=not self._compiles.wants)
 
     def _gauge(self, role: int, name: str) -> float:
         return self.job.ledger.snapshot(role).gauges[name]

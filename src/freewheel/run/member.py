@@ -60,8 +60,12 @@ class Member:
         context = multiprocessing.get_context("forkserver")
         name = f"freewheel-{self.name}"
         process = context.Process(target=entry.main, args=(self.kind, self.index, self.life, job, theirs), name=name)
-        with without_main(job), theirs:
-            process.start()
+        try:
+            with without_main(job), theirs:
+                process.start()
+        except BaseException:
+            ours.close()
+            raise
         self.process, self.channel, self.trouble = process, Channel(ours), None
         self.started_s = self.beat_s = time.monotonic()
         self.snapshot = None

@@ -7,15 +7,20 @@ from freewheel.config import Config
 # What compiling takes on a core of its own, and what it saves at least; both are guesses that lean towards not compiling.
 COMPILE_S = 60.0
 SAVES_SHARE = 0.4
+# Looking for an update that was compiled before takes some seconds of another core.
+FIND_S = 10.0
 # The first updates are slower than those that follow: nothing is decided by them.
 LOOK_AFTER = 50
 
 
 class Decision:
-    """Made once, as soon as the cost of an update is known. `wants` says how it came out."""
+    """Made once, as soon as the cost of an update is known.
+
+    `wants` is then True to compile, False to use only what was compiled before, and stays None when even that is too late.
+    """
 
     def __init__(self, config: Config) -> None:
-        self.wants = False
+        self.wants: bool | None = None
         self._config = config
         self._is_made = False
 
@@ -27,8 +32,13 @@ class Decision:
         learner = self._config.learner
         left = max(self._config.steps - steps, 0) * learner.ratio / learner.batch_size
         left_s = left * update_s
-        self.wants = left_s * SAVES_SHARE > COMPILE_S * (1 - SAVES_SHARE)
         said = f"{left:,.0f} updates of {update_s * 1e3:.2g} ms are left, {left_s:.0f} s"
-        if self.wants:
+        if left_s * SAVES_SHARE > COMPILE_S * (1 - SAVES_SHARE):
+            self.wants = True
             return f"compiling the update beside the training: {said}."
-        return f"the update is not compiled: {said}, which compiling would not repay (--compile on does it anyway)."
+        if left_s > FIND_S:
+            self.wants = False
+            return (
+                f"no update is compiled unless it was before: {said}, which would not repay it (--compile on does it)."
+            )
+        return f"the update is not compiled: {said}, which would not repay it."

@@ -42,7 +42,9 @@ def profiled(role: str, folder: Path, is_on: bool) -> Iterator[None]:
         yield
         return
     trace = _TorchTrace(folder / "profile" / f"{role}.trace.json.gz") if role == LEARNER else None
-    sampler = Sampler(threading.get_ident(), trace)
+    caller = sys._getframe(2)  # beyond contextlib's; what called it is the same in every stack
+    sampler = Sampler(threading.get_ident(), trace, caller)
+    del caller
     sampler.start()
     try:
         yield
@@ -55,12 +57,12 @@ def profiled(role: str, folder: Path, is_on: bool) -> Iterator[None]:
 
 
 class Sampler:
-    """Counts the stacks of one thread, from another."""
+    """Counts the stacks of one thread, from another; they begin at `outermost` if it is on them."""
 
-    def __init__(self, watched: int, trace: _TorchTrace | None = None) -> None:
+    def __init__(self, watched: int, trace: _TorchTrace | None = None, outermost: FrameType | None = None) -> None:
         self.counts: Counter[Stack] = Counter()
         self.seconds = 0.0
-        self._watched, self._trace = watched, trace
+        self._watched, self._trace, self._outermost = watched, trace, outermost
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="profile", daemon=True)
 
@@ -70,6 +72,7 @@ class Sampler:
     def stop(self) -> None:
         self._is_over.set()
         self._thread.join(JOIN_TIMEOUT_S)
+        self._outermost = None  # a frame keeps all of its variables alive
 
     def write(self, folder: Path, role: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +95,7 @@ class Sampler:
     def _look(self) -> None:
         frame = sys._current_frames().get(self._watched)
         if frame is not None:
-            stack = _stack(frame)
+            stack = _stack(frame, self._outermost)
             self.counts[stack if stack in self.counts or len(self.counts) < MOST_STACKS else ()] += 1
 
 
@@ -154,12 +157,12 @@ def _prepared() -> Any:
     return profile
 
 
-def _stack(frame: FrameType) -> Stack:
+def _stack(frame: FrameType, outermost: FrameType | None) -> Stack:
     codes: list[CodeType] = []
     at: FrameType | None = frame
     while at is not None and len(codes) < MOST_DEPTH:
         codes.append(at.f_code)
-        at = at.f_back
+        at = None if at is outermost else at.f_back
     return tuple(reversed(codes))
 
 

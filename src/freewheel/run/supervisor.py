@@ -9,7 +9,7 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from freewheel.errors import FreewheelError, RoleLost
@@ -18,7 +18,8 @@ from freewheel.report.account import RoleTime
 from freewheel.report.phases import PHASES
 from freewheel.report.processes import Processes
 from freewheel.run.channel import Message
-from freewheel.run.guard import Guard
+from freewheel.run.entry import ANYTHING, ONLY_FOUND
+from freewheel.run.guard import Guard, start_forkserver
 from freewheel.run.job import FIRST_ACTOR, LEARNER, Job
 from freewheel.run.member import Member, running_phase
 from freewheel.run.role import FINAL
@@ -32,6 +33,7 @@ START_S = 180.0  # importing an env and making its copies may take long
 STALE_SHARE = 1 / 6  # of the time after which a role is replaced, when it is named for the first time
 BUDGET_S = 600.0
 PATIENCE_S = 8.0  # for the end of a run that was interrupted
+SAVE_S = 4.0  # of it are the learner's: an env that does not end must not cost the checkpoint
 LAST_CALL_S = 300.0  # for the updates and the checkpoint after the last step
 
 
@@ -50,6 +52,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._watch_due = 0.0
         self._stop_due: float | None = None
+        self._late: set[str] = set()  # killed because they did not end: no death to be told or made good
         self._processes = Processes()
 
     @property
@@ -61,8 +64,9 @@ class Supervisor:
         for member in (self.learner, *self.actors):
             self._start(member)
 
-    def compile(self) -> None:
-        """Has the learner's update compiled by a process of its own."""
+    def compile(self, only_found: bool = False) -> None:
+        """Has the learner's update compiled by a process of its own, or only looked for among what was compiled before."""
+        self.compiler.index = ONLY_FOUND if only_found else ANYTHING
         self._start(self.compiler)
 
     def tell(self, member: Member, message: Message) -> None:
@@ -112,18 +116,27 @@ class Supervisor:
     def _move_on(self, now: float) -> None:
         """From the last step to the last update."""
         counts = self.job.counts
+        if self._stop_due is not None and now > self._stop_due - SAVE_S and counts.value(STOP) < 2:
+            self._kill_late(self.actors)
         if not any(actor.is_alive for actor in self.actors) and counts.value(STOP) < 2:
             self.before_last()
             counts.add(STOP, 2 - counts.value(STOP))
             self.stop(is_urgent=False)
         if self._stop_due is not None and now > self._stop_due:
-            late = [member.name for member in self.members if member.is_alive]
-            self._note(f"{', '.join(late)} did not end in time and was killed; what was saved before stays.")
-            for member in self.members:
-                member.kill()
+            self._kill_late(self.members)
             self._stop_due = now + PATIENCE_S
 
+    def _kill_late(self, members: Sequence[Member]) -> None:
+        late = [member for member in members if member.is_alive]
+        if late:
+            names = ", ".join(member.name for member in late)
+            self._note(f"{names} did not end in time and was killed; what was saved before stays.")
+        for member in late:
+            self._late.add(member.name)
+            member.kill()
+
     def _start(self, member: Member) -> None:
+        start_forkserver()  # again, if somebody has killed it
         member.start(self.job)
         self._guard.add(member.pid)
         assert member.process is not None
@@ -148,7 +161,7 @@ class Supervisor:
         self._guard.remove(pid)
         if member is self.compiler:
             self._handle(member, {"compiler_ended": code, "why": member.trouble.text if member.trouble else ""})
-        elif code != 0:
+        elif code != 0 and member.name not in self._late:
             self._died(member, code)
 
     def _close_page(self, member: Member) -> None:

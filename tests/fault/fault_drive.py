@@ -1,0 +1,223 @@
+"""A run with a saboteur in its supervisor's process: a thread that kills, stops or forges, and watches meanwhile.
+
+What it saw and what shared memory holds in the end is written to facts.json, for the test to judge.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fault_envs
+import freewheel
+from freewheel.errors import FreewheelError, ReplayError
+from freewheel.memory.lanes import Lanes
+from freewheel.run.checkpoint import load_newest
+from freewheel.run.job import FIRST_ACTOR
+from freewheel.train import exit_code
+
+WAIT_S = 60.0
+LOOK_S = 0.002
+
+
+def main(plan: dict[str, Any]) -> int:
+    saboteur = Saboteur(plan)
+    loss = getattr(__import__("fault_losses"), plan["loss"]) if "loss" in plan else None
+    settings = {name: tuple(v) if isinstance(v, list) else v for name, v in plan["settings"].items()}
+    code = 1
+    try:
+        run = freewheel.train(
+            plan["env"],
+            steps=plan.get("steps", 10**9),
+            settings=settings,
+            preset="none",
+            callbacks=[saboteur],
+            loss=loss,
+            is_quiet=True,
+        )
+        code = exit_code(run)
+    except FreewheelError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    saboteur.finish()
+    Path("facts.json").write_text(json.dumps(saboteur.facts))
+    return code
+
+
+class Saboteur(freewheel.Callback):
+    """Begins when the run takes its first steps; `plan["acts"]` names methods of this class with their arguments."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.acts = plan.get("acts", [])
+        self.random = random.Random(plan.get("seed", 0))
+        self.facts: dict[str, Any] = {"hits": [], "trouble": [], "most_ahead": 0}
+        self.moment: Any = None
+        self.is_over = threading.Event()
+        self.threads = [threading.Thread(target=self.act), threading.Thread(target=self.watch)]
+
+    def on_step(self, moment: freewheel.Moment) -> None:
+        if self.moment is None:
+            self.moment = moment
+            self.runtime = moment._runtime
+            self.job = self.runtime.job
+            self.supervisor = self.runtime._supervisor
+            self.governor = self.job.governor()
+            for thread in self.threads:
+                thread.start()
+
+    def act(self) -> None:
+        try:
+            for name, arguments in self.acts:
+                getattr(self, name)(**arguments)
+            if self.acts:
+                self.go_on(300)
+                self.moment.stop()
+        except BaseException as error:
+            self.facts["trouble"].append(repr(error))
+            self.moment.stop()
+
+    def watch(self) -> None:
+        """Counts and versions must never go back, and actors never be ahead of the learner by more than they may."""
+        before: tuple[int, ...] = (0, 0, 0, 0)
+        may_be_ahead = self.job.config.world.lanes * 2  # a turn of all actors that began just in time
+        while not self.is_over.wait(LOOK_S):
+            updates, steps = self.governor.updates, self.governor.steps
+            now = (self.job.board.version, steps, updates, self.job.lanes.rows_written())
+            if any(a < b for a, b in zip(now, before, strict=True)):
+                self.facts["trouble"].append(f"went back from {before} to {now}")
+            # Updates were read before the steps: more were allowed by then, but a few calls later.
+            ahead = steps - self.governor.limit(self.governor.updates) - may_be_ahead
+            self.facts["most_ahead"] = max(self.facts["most_ahead"], ahead)
+            self.facts["most_due"] = max(self.facts.get("most_due", 0), self.governor.due())
+            before = now
+
+    def hit(self, role: str, number: int, count: int, gap_s: tuple[float, float]) -> None:
+        """Sends a signal to a role at random moments, and waits each time until another process has its place."""
+        for _ in range(count):
+            time.sleep(self.random.uniform(*gap_s))
+            member = self.supervisor.learner if role == "learner" else self.random.choice(self.supervisor.actors)
+            life, pid = self.living(member)
+            others = [actor for actor in self.supervisor.actors if actor is not member]
+            saved = self.saved()
+            rows, at = self.rows_of(others), time.monotonic()
+            os.kill(pid, number)
+            self.until(lambda m=member, n=life: m.life > n and m.is_alive, f"{member.name} was not replaced")
+            self.facts["hits"].append(
+                {
+                    "name": member.name,
+                    "old_is_gone": not Path(f"/proc/{pid}").exists(),
+                    "seconds": time.monotonic() - at,
+                    "others_wrote": self.rows_of(others) - rows,
+                    "saved": saved,
+                }
+            )
+        self.go_on(100)
+
+    def save_first(self) -> None:
+        self.until(lambda: self.saved() is not None, "there was no checkpoint")
+
+    def forge(self) -> None:
+        """A writer of before, as a process that slept through its own replacement would be."""
+        member = self.supervisor.actors[0]
+        life, _ = self.living(member)
+        old = self.job.lanes.writer(self.job.lanes_of(0))
+        epoch = old.epoch(0)
+        self.until(lambda: member.life > life and self.job.lanes.core.epoch(0) > epoch, "nobody took the lanes back")
+        n = len(self.job.lanes_of(0))
+        none = np.zeros(n, np.bool_)
+        fields = {"obs": np.full((n, 3), -1), "action": np.zeros(n, np.int64)}
+        try:
+            old.append(np.arange(n), fields, np.zeros(n, np.float32), none, none)
+            self.facts["trouble"].append("a writer of an old epoch could write")
+        except ReplayError as error:
+            self.facts["forged"] = str(error)
+
+    def living(self, member: Any) -> tuple[int, int]:
+        found: list[tuple[int, int]] = []
+
+        def look() -> bool:
+            process = member.process
+            try:
+                if process is not None and process.exitcode is None:
+                    found.append((member.life, process.pid))
+            except ValueError:
+                return False  # it was closed meanwhile
+            return bool(found)
+
+        self.until(look, f"{member.name} does not live")
+        return found[-1]
+
+    def rows_of(self, actors: list[Any]) -> int:
+        return sum(self.job.ledger.snapshot(actor.page).counters["rows"] for actor in actors)
+
+    def saved(self) -> dict[str, int] | None:
+        folder = self.job.checkpoints
+        if not folder.exists() or not list(folder.glob("step-*")):
+            return None
+        found = load_newest(folder)
+        return {"step": found.step, "updates": found.state["updates"]}
+
+    def go_on(self, steps: int) -> None:
+        """Until so many more were taken, and trained on."""
+        goal, updates = self.governor.steps + steps, self.governor.updates
+        self.until(lambda: self.governor.steps >= goal and self.governor.updates > updates, "the run does not go on")
+
+    def until(self, happens: Any, what: str) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not happens():
+            if time.monotonic() > deadline or self.is_over.is_set():
+                raise TimeoutError(what)
+            time.sleep(LOOK_S)
+
+    def finish(self) -> None:
+        """After the run: what is in shared memory."""
+        self.is_over.set()
+        if self.moment is None:
+            return
+        for thread in self.threads:
+            thread.join(WAIT_S)
+        job = self.job
+        pages = [job.ledger.snapshot(FIRST_ACTOR + i) for i in range(job.layout.actors)]
+        self.facts |= {
+            "begun": sum(page.counters["rows_begun"] for page in pages),
+            "counted": sum(page.counters["rows"] for page in pages),
+            "committed": job.lanes.rows_written(),
+            "is_whole": all(page.is_whole for page in pages),
+            "epochs": [job.lanes.core.epoch(lane) for lane in range(job.lanes.num_lanes)],
+            "lives": {member.name: member.life for member in self.supervisor.members},
+            "deaths": self.supervisor.num_deaths,
+            "steps": self.governor.steps,
+            "updates": self.governor.updates,
+            "ratio": self.runtime.ratio(),
+            "dropped": self.runtime._dropped,
+            "rows": rows_by_env(job.lanes) if job.config.env == "fault_envs:Numbered" else None,
+            "signal": signal.SIGKILL,
+        }
+
+
+def words_of(lanes: Lanes) -> list[np.ndarray[Any, Any]]:
+    """The committed rows of each lane as they lie in memory: four words about the row, then its fields."""
+    words = 4 + lanes.spec.payload_words
+    found = []
+    for first, count in lanes.core.used():
+        data = os.pread(lanes.segment.core.fd, count, first)
+        found.append(np.frombuffer(data, np.int64).reshape(-1, words))
+    return found
+
+
+def rows_by_env(lanes: Lanes) -> dict[str, list[list[int]]]:
+    """For each copy of the env that wrote: the lane and the numbers of its observations, in order."""
+    found: dict[str, list[list[int]]] = {}
+    for lane, rows in enumerate(words_of(lanes)):
+        for magic, who, count in rows[:, 4:7].tolist():
+            assert magic == fault_envs.MAGIC, f"lane {lane} holds a row that no env gave"
+            found.setdefault(str(who), []).append([lane, count])
+    return found

@@ -1,0 +1,69 @@
+"""F01: an actor that is killed is replaced alone; what it had committed stays, and the ledger balances to the row."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+from fault_runs import TIMES, Nursery
+
+KILLS = 20
+LANES = 4
+TURN = 2  # rows of a lane in one turn at most: the last of an episode and the first of the next
+SEED = 20260101
+
+
+def test_f01_actors_killed_at_random_moments(nursery: Nursery, tmp_path: Path) -> None:
+    for part in range(TIMES):
+        check(nursery, tmp_path / str(part), SEED + part)
+
+
+def check(nursery: Nursery, folder: Path, seed: int) -> None:
+    plan = {
+        "env": "fault_envs:Numbered",
+        "seed": seed,
+        "settings": {
+            "local.restarts": 1000,
+            "replay.rows": 4_000_000,  # nothing is overwritten, so that every row can be looked at
+            "local.free": True,
+            "world.kwargs": '{"pause_s": 0.0002}',
+        },
+        "acts": [["hit", {"role": "actor", "number": signal.SIGKILL, "count": KILLS, "gap_s": (0.0, 0.25)}]],
+    }
+    run = nursery.drive(folder, plan)
+    code, where = run.wait(110), f"seed {seed}: "
+    facts = run.facts
+    assert code == 0, where + run.err
+    assert facts["trouble"] == [], where + run.err
+    assert len(facts["hits"]) == facts["deaths"] == KILLS, where
+    assert facts["lives"]["learner"] == 0, where + "the learner was restarted too"
+    assert sum(life for name, life in facts["lives"].items() if name.startswith("actor")) == KILLS, where
+    assert run.err.count("killed by SIGKILL); it is started again") == KILLS, where
+    assert all(hit["old_is_gone"] for hit in facts["hits"]), where
+    assert_balanced(facts, folder, where)
+
+
+def assert_balanced(facts: dict[str, Any], folder: Path, where: str) -> None:
+    """The counts of the ledger, the heads of the lanes, the rows in them and the envs' own counts tell the same."""
+    lanes_of_one = LANES // 2
+    most = KILLS * lanes_of_one * TURN
+    lost = facts["begun"] - facts["committed"]
+    assert 0 <= lost <= most, where
+    assert facts["counted"] <= facts["committed"], where
+    assert facts["begun"] - facts["counted"] <= most, where
+    given = {path.name: int.from_bytes(path.read_bytes(), "little") for path in (folder / "given").iterdir()}
+    rows = facts["rows"]
+    assert sum(map(len, rows.values())) == facts["committed"], where
+    lost_by_envs = 0
+    for who, count in given.items():
+        written = rows.get(who, [])
+        assert len({lane for lane, _ in written}) <= 1, where + "an env wrote two lanes"
+        assert [n for _, n in written] == list(range(1, len(written) + 1)), where + "a row is missing or twice"
+        assert 0 <= count - len(written) <= TURN, where + f"env {who} lost {count - len(written)} rows"
+        lost_by_envs += count - len(written)
+    assert sum(given.values()) == facts["committed"] + lost_by_envs, where
+    assert lost_by_envs <= most, where
+    assert lost <= lost_by_envs, where
+    # Each life opened its lanes anew.
+    assert sum(facts["epochs"]) >= LANES + lanes_of_one * (KILLS // 2), where

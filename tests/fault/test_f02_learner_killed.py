@@ -1,0 +1,61 @@
+"""F02: a learner that is killed goes on from the newest whole checkpoint, with the replay as it was and without a burst."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from fault_runs import TIMES, Nursery
+
+KILLS = 5
+SEED = 20260202
+BATCH, RATIO = 8, 1.0
+
+
+def test_f02_learners_killed_at_random_moments(nursery: Nursery, tmp_path: Path) -> None:
+    for part in range(TIMES):
+        check(nursery, tmp_path / str(part), SEED + part)
+
+
+def check(nursery: Nursery, folder: Path, seed: int) -> None:
+    plan = {
+        "env": "fault_envs:Numbered",
+        "seed": seed,
+        "settings": {
+            "local.restarts": 1000,
+            "replay.rows": 4_000_000,
+            "checkpoint.every_steps": 300,
+            "world.kwargs": '{"pause_s": 0.0005}',
+        },
+        "acts": [
+            ["save_first", {}],
+            ["hit", {"role": "learner", "number": signal.SIGKILL, "count": KILLS, "gap_s": (0.0, 0.6)}],
+        ],
+    }
+    run = nursery.drive(folder, plan)
+    code, where = run.wait(110), f"seed {seed}: "
+    facts = run.facts
+    assert code == 0, where + run.err
+    # Versions, steps, updates and rows never went back, through all lives.
+    assert facts["trouble"] == [], where + run.err
+    assert len(facts["hits"]) == facts["deaths"] == facts["lives"]["learner"] == KILLS, where
+    assert facts["lives"]["actor-0"] == facts["lives"]["actor-1"] == 0, where + "an actor was restarted too"
+    # No actor stopped writing for it, and no row was lost.
+    assert facts["begun"] == facts["counted"] == facts["committed"] == sum(map(len, facts["rows"].values())), where
+    went_on_from = [int(step) for step in re.findall(r"the learner goes on from step-(\d+)", run.err)]
+    assert len(went_on_from) == KILLS, where + run.err
+    for step, hit in zip(went_on_from, facts["hits"], strict=True):
+        assert step >= hit["saved"]["step"], where + "an older checkpoint was taken"
+    # While it was dead the actors were held back, so that nothing had to be made up for in a burst.
+    slack_calls = 2 + 2 * 4 * RATIO / BATCH
+    assert facts["most_ahead"] <= 0, where
+    assert facts["most_due"] <= slack_calls + 3, where
+    assert facts["ratio"] == pytest.approx(RATIO, rel=0.05), where
+    saved = run.checkpoint()
+    assert saved is not None
+    # Weights and optimiser are of the same update: its own count says how often it was stepped.
+    assert facts["hits"][-1]["saved"]["updates"] <= saved.state["updates"] <= saved.state["all_updates"], where
+    assert float(saved.tensors["optimizer.decay"][1]) == pytest.approx(0.999 ** saved.state["updates"], rel=1e-3), where

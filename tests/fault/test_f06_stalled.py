@@ -1,0 +1,49 @@
+"""F06: a role that shows no sign of life is named, ended and replaced; two writers of a lane never write."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from fault_runs import TIMES, Nursery
+
+SEED = 20260606
+
+
+def test_f06_roles_that_were_stopped_are_replaced(nursery: Nursery, tmp_path: Path) -> None:
+    stalls = 3 * TIMES
+    plan = {
+        "env": "fault_envs:Numbered",
+        "seed": SEED,
+        "settings": {
+            "local.restarts": 1000,
+            "local.stall_s": 1.0,
+            "local.step_timeout_s": 1.0,
+            "local.free": True,
+            "checkpoint.every_steps": 1000,
+            "replay.rows": 4_000_000,
+            "world.kwargs": '{"pause_s": 0.0005}',
+        },
+        "acts": [
+            ["save_first", {}],
+            ["hit", {"role": "actor", "number": signal.SIGSTOP, "count": stalls, "gap_s": (0.0, 0.3)}],
+            ["hit", {"role": "learner", "number": signal.SIGSTOP, "count": TIMES, "gap_s": (0.0, 0.3)}],
+            ["forge", {}],
+        ],
+    }
+    run = nursery.drive(tmp_path, plan)
+    code, where = run.wait(110), f"seed {SEED}: "
+    facts = run.facts
+    assert code == 0, where + run.err
+    assert facts["trouble"] == [], where + run.err
+    assert len(facts["hits"]) == stalls + TIMES, where
+    # The old process was gone before the new one began, and the other actors went on meanwhile.
+    assert all(hit["old_is_gone"] for hit in facts["hits"]), where
+    assert all(hit["others_wrote"] > 0 for hit in facts["hits"]), where
+    for hit in facts["hits"]:
+        assert f"{hit['name']} has shown no sign of life for 1 s (phase " in run.err, where + run.err
+    assert run.err.count("and is replaced. Its stack:") == stalls + TIMES, where + run.err
+    assert run.err.count("somebody sent it SIGSTOP") == stalls + TIMES, where + run.err
+    # Whoever wakes up too late is refused, and nothing of it is in the lanes.
+    assert "epoch" in facts["forged"] or "writer" in facts["forged"], facts["forged"]
+    assert sum(map(len, facts["rows"].values())) == facts["committed"], where

@@ -1,0 +1,98 @@
+"""F16: Ctrl-C and SIGTERM at any moment, from the first import to the last exit function."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+from fault_runs import TIMES, Nursery, Run, assert_all_gone, command, kill_all, until
+
+SEED = 20261616
+IMPORTS_S = 2.0  # of `freewheel train`; more on a busy machine
+LIFE_S = 3.0  # of the short run below, without the imports
+END_S, SECOND_END_S = 15.0, 6.0  # 10 and 2 are promised on a machine that has nothing else to do
+SHORT = {"steps": 1_500, "checkpoint.every_steps": 300}
+INTERRUPTED = 130
+
+
+def test_f16_ctrl_c_while_it_is_imported(tmp_path: Path) -> None:
+    """The command as a shell starts it. While Python itself starts, the signal's own exit is as good."""
+    chance = random.Random(SEED)
+    for first in range(0, 10 * TIMES, 2):
+        runs = [command(tmp_path / str(first + i), "fault_envs:Plain", SHORT) for i in (0, 1)]
+        try:
+            for run in runs:
+                time.sleep(chance.uniform(0, IMPORTS_S / 2))
+                run.send(signal.SIGINT, to_group=chance.random() < 0.5)
+            for run in runs:
+                code = run.wait(END_S)
+                assert code in (INTERRUPTED, -signal.SIGINT), f"seed {SEED}, {first}: code {code}\n{run.err}"
+                assert_all_gone(run)
+        finally:
+            for run in runs:
+                if not run.has_ended:
+                    kill_all(run)
+                    run.wait()
+
+
+def test_f16_ctrl_c_at_random_moments(nursery: Nursery, tmp_path: Path) -> None:
+    """From the first instruction of the command to its end, alone and to the group as a terminal does it."""
+    chance = random.Random(SEED + 1)
+    codes = []
+    for first in range(0, 20 * TIMES, 2):
+        began = time.monotonic()
+        runs = [nursery.start(tmp_path / str(first + i), "fault_envs:Plain", SHORT) for i in (0, 1)]
+        for run, delay in zip(runs, sorted(chance.uniform(0, LIFE_S) for _ in runs), strict=True):
+            time.sleep(max(0.0, began + delay - time.monotonic()))
+            run.send(signal.SIGINT, to_group=chance.random() < 0.5)
+        for run in runs:
+            codes.append(run.wait(END_S))
+            # One that had already done everything may end as if nothing had been.
+            assert codes[-1] in (INTERRUPTED, 0), f"seed {SEED + 1}, {first}: code {codes[-1]}\n{run.err}"
+            assert_clean(run, f"seed {SEED + 1}, {first}")
+    assert codes.count(INTERRUPTED) >= len(codes) // 3, codes
+
+
+def test_f16_a_second_ctrl_c_ends_it_at_once(nursery: Nursery, tmp_path: Path) -> None:
+    """The env takes a minute to close: one Ctrl-C ends it after the time for that, with a checkpoint; two do not wait."""
+    chance = random.Random(SEED + 2)
+    once = nursery.start(tmp_path / "once", "fault_envs:Lingers", {"steps": 10**8})
+    twice = [nursery.start(tmp_path / str(i), "fault_envs:Lingers", {"steps": 10**8}) for i in range(5 * TIMES)]
+    for run in (once, *twice):
+        until(lambda run=run: has_episodes(run), 60, lambda run=run: run.err)
+    once.send(signal.SIGINT)
+    for number, run in enumerate(twice):
+        time.sleep(chance.uniform(0, 0.5))
+        run.send(signal.SIGINT)
+        time.sleep(chance.uniform(0, 0.05))
+        run.send(signal.SIGINT)
+        assert run.wait(SECOND_END_S) == INTERRUPTED, f"seed {SEED + 2}, {number}: {run.err}"
+        assert_clean(run, f"seed {SEED + 2}, {number}")
+    assert once.wait(END_S) == INTERRUPTED, once.err
+    assert "did not end in time and was killed" in once.err
+    assert_clean(once, "once")
+    assert once.checkpoint() is not None, "the env's close cost the checkpoint"
+
+
+def test_f16_sigterm_ends_it_with_a_checkpoint(nursery: Nursery, tmp_path: Path) -> None:
+    run = nursery.start(tmp_path, "fault_envs:Plain", {"steps": 10**8, "checkpoint.every_steps": 500})
+    until(lambda: run.checkpoint() is not None, 60, lambda: run.err)
+    run.send(signal.SIGTERM)
+    assert run.wait(END_S) == 128 + signal.SIGTERM, run.err
+    assert_clean(run, "")
+    saved = run.checkpoint()
+    assert saved is not None
+    assert '"steps": ' + str(saved.state["steps"]) in (run.folder / "out").read_text()
+
+
+def has_episodes(run: Run) -> bool:
+    return any(len(path.read_text().splitlines()) > 1 for path in run.folder.glob("runs/*/episodes.csv"))
+
+
+def assert_clean(run: Run, where: str) -> None:
+    assert_all_gone(run)
+    run.checkpoint()  # is whole if there is one
+    assert list(run.folder.glob("runs/*/checkpoints/.tmp*")) == [], where
+    assert "Traceback" not in run.err, f"{where}: {run.err}"
