@@ -88,7 +88,7 @@ def test_without_the_environment_peers_run_only_when_nobody_named_them() -> None
 
 
 def test_a_peer_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "installed_peers", lambda python: ["sb3"])
+    monkeypatch.setattr(installed, "installed_peers", lambda python, known: ["sb3"])
     assert installed.choose(None, PYTHON) == ["sb3"]
     with pytest.raises(ConfigError, match="cpprb: not in"):
         installed.choose(["cpprb", "sb3"], PYTHON)

@@ -325,7 +325,7 @@ def test_the_plain_iqn_loss_is_the_one_of_our_own() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--against", "sb2"], "Did you mean 'sb3'"),
+        (["--against", "cleanrl"], "Did you mean 'cleanrl-style'"),
         (["--cases", "dqm"], "Did you mean 'dqn'"),
         (["--envs", "3"], "--envs 3 cannot make one update per 4 steps"),
         (["--lanes", "0"], "--lanes 0 must be"),

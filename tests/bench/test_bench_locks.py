@@ -68,7 +68,7 @@ def test_training_lowers_the_loss() -> None:
         loss = loss_of(net, target, batch)
         losses.append(loss.item())
         adam.step(gradients_of(net, loss))
-    assert losses[-1] < 0.8 * losses[0]
+    assert losses[-1] < 0.9 * losses[0]
 
 
 @pytest.mark.parametrize("place", range(6))

@@ -99,7 +99,7 @@ def test_the_rows_of_the_peers_are_one_episode() -> None:
         (
             ["bnch"],
             2,
-            "ConfigError: unknown command 'bnch'. Did you mean 'bench'? There are: train, eval, play, runs, bench.",
+            "ConfigError: unknown command 'bnch'. Did you mean 'bench'? There are: ",
         ),
         ([], 2, "usage: freewheel COMMAND"),
         (["bench", "replay", "--against", "cprb"], 2, "Did you mean 'cpprb'"),

@@ -92,6 +92,7 @@ def only_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "eval.load_agent",
         "play.load_agent",
         "runs.show",
+        "doctor.examine",
         "runs.remove",
         "runs.clean",
     ):

@@ -59,7 +59,7 @@ class Plain(gymnasium.Env[Any, Any]):
 
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
     action_space = spaces.Discrete(2)
-    pause_s = 0.0005
+    pause_s = 0.002
 
     def __init__(self) -> None:
         self.count = 0

@@ -13,7 +13,7 @@ from fault_runs import TIMES, Nursery, Run, assert_all_gone, until
 KILLS, GROUP_KILLS = 10, 2
 SEED = 20260404
 LIFE_S = 3.0  # from the start to well within the training
-LONG = {"steps": 1_000_000, "checkpoint.every_steps": 200}
+LONG = {"steps": 1_000_000, "checkpoint.every_steps": 100, "local.actors": 1}
 
 
 def test_f04_supervisors_killed_at_random_moments(nursery: Nursery, tmp_path: Path) -> None:

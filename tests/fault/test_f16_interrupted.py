@@ -13,7 +13,7 @@ SEED = 20261616
 IMPORTS_S = 2.0  # of `freewheel train`; more on a busy machine
 LIFE_S = 3.0  # of the short run below, without the imports
 END_S, SECOND_END_S = 15.0, 6.0  # 10 and 2 are promised on a machine that has nothing else to do
-SHORT = {"steps": 1_500, "checkpoint.every_steps": 300}
+SHORT = {"steps": 400, "checkpoint.every_steps": 100, "local.actors": 1}
 INTERRUPTED = 130
 
 
@@ -58,8 +58,8 @@ def test_f16_ctrl_c_at_random_moments(nursery: Nursery, tmp_path: Path) -> None:
 def test_f16_a_second_ctrl_c_ends_it_at_once(nursery: Nursery, tmp_path: Path) -> None:
     """The env takes a minute to close: one Ctrl-C ends it after the time for that, with a checkpoint; two do not wait."""
     chance = random.Random(SEED + 2)
-    once = nursery.start(tmp_path / "once", "fault_envs:Lingers", {"steps": 10**8})
-    twice = [nursery.start(tmp_path / str(i), "fault_envs:Lingers", {"steps": 10**8}) for i in range(5 * TIMES)]
+    once = nursery.start(tmp_path / "once", "fault_envs:Lingers", {"steps": 10**8, "local.actors": 1})
+    twice = [nursery.start(tmp_path / str(i), "fault_envs:Lingers", {"steps": 10**8, "local.actors": 1}) for i in range(5 * TIMES)]
     for run in (once, *twice):
         until(lambda run=run: has_episodes(run), 60, lambda run=run: run.err)
     once.send(signal.SIGINT)

@@ -81,14 +81,15 @@ class Adam:
 
     def step(self, gradients: tuple[Tensor, ...] | list[Tensor]) -> None:
         self.updates += 1
-        rate = LR * (1 - BETA2**self.updates) ** 0.5 / (1 - BETA1**self.updates)
+        spread = (1 - BETA2**self.updates) ** 0.5
+        rate = LR * spread / (1 - BETA1**self.updates)
         with torch.no_grad():
             for block, mean, square, stamp, gradient in zip(
                 self.blocks, self.mean, self.square, self.stamps, gradients, strict=True
             ):
                 mean.lerp_(gradient, 1 - BETA1)
                 square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-                block.sub_(torch.addcdiv(stamp, mean, square.sqrt().add_(EPS), value=rate))
+                block.sub_(torch.addcdiv(stamp, mean, square.sqrt().add_(EPS * spread), value=rate))
 
 
 @dataclass
