@@ -28,6 +28,8 @@ bench: setup  ## measure, side by side with the peers that are installed (an hou
 	$(BIN)/freewheel bench weights
 	$(BIN)/freewheel bench update
 	$(BIN)/freewheel bench dqn
+	$(BIN)/freewheel bench locks --plot build/bench-locks.svg
+	$(BIN)/freewheel bench speedup --plot build/bench-speedup.svg
 	$(BIN)/freewheel bench learn
 
 peers:  ## install the peers to measure against, in .venv-peers

@@ -22,10 +22,10 @@ fi
 "$python" -m venv --clear "$venv"
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 pip install --constraint "$wanted" torch==2.13.0
-pip install --constraint "$wanted" torch==2.13.0 cpprb stable-baselines3 torchrl tianshou jax
+pip install --constraint "$wanted" torch==2.13.0 cpprb stable-baselines3 torchrl tianshou jax sbx-rl
 # An import that fails here would otherwise fail in the middle of a benchmark.
-for module in cpprb stable_baselines3 torchrl.data tianshou.data jax; do
+for module in cpprb stable_baselines3 torchrl.data tianshou.data jax sbx; do
     "$venv/bin/python" -W ignore -c "import $module"
 done
 cp "$wanted" "$built"
-echo "$venv is ready: cpprb, stable-baselines3, torchrl, tianshou, jax"
+echo "$venv is ready: cpprb, stable-baselines3, torchrl, tianshou, jax, sbx-rl"

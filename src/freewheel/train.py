@@ -134,6 +134,8 @@ MAY_CHANGE = (
     "local.",
     "learner.compile",
     "learner.threads",
+    "learner.precision",
+    "learner.device",
     "learner.workers",
     "explore.override",
 )

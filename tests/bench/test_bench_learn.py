@@ -78,6 +78,15 @@ def test_every_row_has_settings_that_work(row: Row) -> None:
     assert row.fingerprint(0) != dataclasses.replace(row, steps=row.steps + 1).fingerprint(0)
 
 
+def test_rows_are_trained_in_the_runtime_that_was_asked_for() -> None:
+    for runtime in ("local", "sequential"):
+        row = ROW.in_runtime(runtime)
+        assert row.given(0)["runtime"] == runtime
+        assert row.name == ROW.name
+    assert ROW.in_runtime("local").fingerprint(0) != ROW.in_runtime("sequential").fingerprint(0)
+    assert ROW.in_runtime("local").compiled().given(0)["runtime"] == "local"
+
+
 def test_rows_are_chosen_by_name_env_or_algorithm() -> None:
     assert choose(None) == list(TABLE)
     assert [row.name for row in choose(("LunarLander-v3/dqn", "rainbow"))] == [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from freewheel.bench import locks, locks_threads
+from freewheel.bench import locks, locks_owner, locks_threads
 from freewheel.bench.locks import Figures, make_cases, measure, watch
 from freewheel.bench.locks_net import Adam, Net, Rows, first_weights, gradients_of, lengths, loss_of
 from freewheel.bench.locks_threads import COUNTERS, PHASES, ReadWriteLock
@@ -220,6 +220,26 @@ def test_shares_of_a_batch_give_the_gradient_of_the_whole() -> None:
     summed = sum(torch.cat(gradients_of(net, loss_of(net, target, half))) for half in halves)
     torch.testing.assert_close(whole, summed / 2, rtol=1e-4, atol=1e-6)
     assert len(whole) == sum(lengths())
+
+
+class Once(threading.Event):
+    """Lets a loop go round once."""
+
+    def is_set(self) -> bool:
+        was_asked, self.was_asked = getattr(self, "was_asked", False), True
+        return was_asked
+
+
+def test_the_owner_steps_by_the_mean_of_all_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = locks_owner.Shared.make(2, Ledger(3, PHASES, COUNTERS))
+    part, stepped = torch.randn(sum(lengths())), []
+    shared.gradients[0].publish(part)
+    monkeypatch.setattr(Adam, "step", lambda self, gradients: stepped.append(torch.cat(list(gradients))))
+    locks_owner.own(shared, Once())
+    net = Net(first_weights())
+    mine = torch.cat(gradients_of(net, loss_of(net, Net(first_weights()), Rows(0).sample(64))))
+    torch.testing.assert_close(stepped, [(mine + part) / 2])
+    assert shared.weights.version == 1
 
 
 def test_a_worker_that_fails_ends_the_measurement() -> None:

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import fault_envs
 import numpy as np
 
-import fault_envs
 import freewheel
 from freewheel.errors import FreewheelError, ReplayError
 from freewheel.memory.lanes import Lanes
@@ -123,6 +123,11 @@ class Saboteur(freewheel.Callback):
 
     def save_first(self) -> None:
         self.until(lambda: self.saved() is not None, "there was no checkpoint")
+
+    def wait_for_line(self, name: str, line: str) -> None:
+        """Until a file of the run's folder ends with this line."""
+        path = Path(name)
+        self.until(lambda: path.exists() and path.read_text().endswith(f"{line}\n"), f"{name} never said {line}")
 
     def forge(self) -> None:
         """A writer of before, as a process that slept through its own replacement would be."""

@@ -106,10 +106,11 @@ class Hangs(Plain):
     """Its first life sleeps for ever in Python, its second in C with the interpreter's lock held; then it is healed."""
 
     def step(self, action: Any) -> Any:
-        if self.count == 40 and first_time("slept"):
-            time.sleep(1000)
-        if self.count == 60 and first_time("held"):
-            ctypes.PyDLL(None).sleep(1000)
+        if self.count == 20:
+            if first_time("slept"):
+                time.sleep(1000)
+            if first_time("held"):
+                ctypes.PyDLL(None).sleep(1000)
         return super().step(action)
 
 

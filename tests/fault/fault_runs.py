@@ -31,6 +31,7 @@ SMALL: dict[str, Any] = {
     "learner.batch_size": 8,
     "learner.ratio": 1.0,
     "learner.compile": "off",
+    "learner.workers": 1,
     "replay.warmup_rows": 64,
     "replay.rows": 4_000,
     "eval_episodes": 0,

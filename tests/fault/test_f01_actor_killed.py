@@ -6,7 +6,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import fault_fixtures
 from fault_runs import TIMES, Nursery
+
+starter, nursery = fault_fixtures.starter, fault_fixtures.nursery
 
 KILLS = 20
 LANES = 4

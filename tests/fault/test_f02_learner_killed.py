@@ -6,9 +6,11 @@ import re
 import signal
 from pathlib import Path
 
+import fault_fixtures
 import pytest
-
 from fault_runs import TIMES, Nursery
+
+starter, nursery = fault_fixtures.starter, fault_fixtures.nursery
 
 KILLS = 5
 SEED = 20260202

@@ -5,7 +5,10 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import fault_fixtures
 from fault_runs import TIMES, Nursery
+
+starter, nursery = fault_fixtures.starter, fault_fixtures.nursery
 
 SEED = 20260606
 

@@ -23,6 +23,7 @@ class Infer:
     def __init__(self, net: nn.Module, algo: Algo, action_dtype: Any, seed: int) -> None:
         self.net, self.algo = net, algo
         self._dtype = np.dtype(action_dtype)
+        self._device = next((tensor.device for tensor in net.parameters()), torch.device("cpu"))
         self.noise = torch.Generator().manual_seed(seed)
 
     def values(self, obs: Mapping[str, Array], is_greedy: bool = False) -> Tensor:
@@ -30,7 +31,10 @@ class Infer:
         count = len(next(iter(obs.values())))
         with torch.inference_mode():
             draws = self.algo.act_draws(count, None if is_greedy else self.noise)
-            return self.algo.q_values(self.net(as_tensors(obs), draws["noise"], draws["taus"]))
+            seen: Any = as_tensors(obs)
+            if self._device.type != "cpu":
+                seen, draws = _moved(seen, self._device), _moved(draws, self._device)
+            return self.algo.q_values(self.net(seen, draws["noise"], draws["taus"])).cpu()
 
     def act(self, obs: Mapping[str, Array], explores: Array, tried: Array) -> Array:
         """The best action of each row, or the place that was tried where it explores."""
@@ -44,6 +48,12 @@ class Infer:
 
     def _numbered(self, places: Array) -> Array:
         return (places + self.algo.first_action).astype(self._dtype)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, dict):
+        return {name: _moved(part, device) for name, part in value.items()}
+    return value if value is None else value.to(device)
 
 
 def as_tensors(obs: Mapping[str, Array]) -> Tensor | dict[str, Tensor]:

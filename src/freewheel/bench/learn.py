@@ -61,7 +61,7 @@ class Learned:
 
 def run(settings: LearnSettings) -> list[Learned]:
     """Train, print, and give the rows."""
-    rows = choose(settings.only)
+    rows = [row.in_runtime(settings.runtime) for row in choose(settings.only)]
     if settings.compile:
         rows = [row.compiled() for row in rows]
     seeds = list(dict.fromkeys(settings.seeds))

@@ -37,6 +37,10 @@ class Row:
         """The same, with the update compiled."""
         return replace(self, switches={**self.switches, "learner.compile": "on"})
 
+    def in_runtime(self, runtime: str) -> Row:
+        """The same, in turn or with free-running roles."""
+        return replace(self, switches={**self.switches, "runtime": runtime})
+
     def given(self, seed: int) -> dict[str, Any]:
         return {"algo": self.algo, "steps": self.steps, "seed": seed, **self.switches}
 

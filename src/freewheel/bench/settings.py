@@ -231,8 +231,11 @@ class LearnSettings:
     seeds: Annotated[tuple[int, ...], comma_list("SEED,SEED", int)] = (0, 1, 2)
     """A row's figure is the median over these."""
 
+    runtime: Literal["local", "sequential"] = "sequential"
+    """Runtime of the trainings; local takes more than one process for each of them."""
+
     jobs: int = 2
-    """Trainings that run at the same time, each on one thread."""
+    """Trainings that run at the same time, each on one thread (in the local runtime: one per role)."""
 
     compile: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Train with compiled updates: the same learning to rounding errors, in less time."""

@@ -150,6 +150,11 @@ def _check_learner(config: Config) -> None:
             f"learner.accumulate={learner.accumulate} must divide learner.batch_size={learner.batch_size} "
             "into equal parts."
         )
+    if learner.workers > 1 and learner.compile == "on":
+        raise ConfigError(
+            f"learner.workers={learner.workers} share eager updates; learner.compile=on makes one graph of all of it. "
+            "Leave one of them out."
+        )
     if replay.warmup_rows > replay.rows:
         raise ConfigError(
             f"replay.warmup_rows={replay.warmup_rows} exceeds replay.rows={replay.rows}: the replay would never be warm. "

@@ -254,8 +254,8 @@ class LearnerConfig:
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
     """Numbers of the network's passes; weights stay float32. auto measures what this machine can do and takes the fastest."""
 
-    workers: int = 1
-    """Processes that share the gradient of each batch; 0 measures one against more and takes the faster."""
+    workers: int = 0
+    """Processes that share the gradient of each batch; 0 measures one against one per core, where an update takes long, and takes the faster."""
 
     threads: int = 1
     """Threads of torch in the learner."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
+from freewheel.learners.workers import help_train
 from freewheel.run import role
 from freewheel.run.acting import Acting
 from freewheel.run.channel import Channel
@@ -22,7 +23,7 @@ def main(kind: str, index: int, life: int, job: Job, end: socket.socket) -> None
     stack = role.begin(job.parent, job.owner)
     channel = Channel(end)
     channel.send({"stack": stack})
-    work = {"actor": _act, "learner": _learn, "compiler": _compile}[kind]
+    work = {"actor": _act, "learner": _learn, "worker": _help, "compiler": _compile}[kind]
     role.run(channel, work(index, life, job, channel))
 
 
@@ -44,6 +45,20 @@ def _learn(index: int, life: int, job: Job, channel: Channel) -> Callable[[], No
         learning = Learning(job, life, channel)
         with profiled("learner", job.folder, job.config.local.profile):
             learning.run()
+
+    return work
+
+
+def _help(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None]:
+    """Works out the gradient of its share of each batch."""
+
+    def work() -> None:
+        assert job.team is not None
+        learner = build_learner(job)
+        try:
+            help_train(job.team, index, learner.step, lambda: False)
+        finally:
+            learner.replay.close()
 
     return work
 

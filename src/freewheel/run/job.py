@@ -9,6 +9,7 @@ from typing import Any
 from freewheel.algos.algo import Loss
 from freewheel.config import Config
 from freewheel.learners.ratio import Governor, Ratio
+from freewheel.learners.workers import Team
 from freewheel.memory.counter import Counters
 from freewheel.memory.lanes import Lanes
 from freewheel.report.ledger import Ledger
@@ -41,6 +42,10 @@ class Job:
     began_s: float  # of the run, on the monotonic clock that all processes share
     parent: int
     owner: str
+    precision: str = "fp32"
+    why_precision: str = ""
+    device: str = "cpu"
+    team: Team | None = None
 
     @property
     def folder(self) -> Path:

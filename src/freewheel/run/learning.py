@@ -17,6 +17,7 @@ from freewheel.report.phases import COUNTERS, GAUGES, PHASES
 from freewheel.run import state
 from freewheel.run.channel import Channel
 from freewheel.run.checkpoint import load_newest
+from freewheel.run.helping import Helping
 from freewheel.run.job import LEARNER, Job
 from freewheel.run.parts import build_policy, build_replay, seed_of
 from freewheel.run.saver import Saver
@@ -39,7 +40,7 @@ def build_learner(job: Job, page: Page | None = None) -> Learner:
     torch.set_num_threads(config.learner.threads)
     net, algo = build_policy(config, job.obs_space, job.action_space, job.body, job.loss)
     together = 1 if config.learner.compile == "off" else unrolled(config.learner.updates_per_call)
-    step = Step(net, algo, config.learner, unrolled=together)
+    step = Step(net, algo, config.learner, unrolled=together, precision=job.precision, device=job.device)
     replay: Replay = build_replay(job.lanes, config, step.unrolled, prefetch=config.local.prefetch)
     return Learner(step, replay, config, seed_of(config, "learner"), page)
 
@@ -53,6 +54,7 @@ class Learning:
         self.page = job.ledger.page(LEARNER)
         self.page.start(START)
         self.learner = build_learner(job, self.page)
+        self.helping = Helping(self.learner, job.team, channel)
         self.saver = Saver(job.checkpoints, job.config.checkpoint.keep)
         self.episodes: dict[str, Any] = {}
         # With compile=on the first update waits for the compiled form; the supervisor has it made.
@@ -72,6 +74,7 @@ class Learning:
                 self._save_now()
             raise
         finally:
+            self.helping.close()
             self.learner.replay.close()
             self.saver.close()
         self._report(is_last=True)
@@ -159,6 +162,7 @@ class Learning:
         self._report_due = now + REPORT_S
         self.page.enter(REPORT)
         self._read_commands()
+        self.helping.look()
         self._tell_saved()
         self._report()
 
@@ -171,8 +175,8 @@ class Learning:
 
     def _adopt(self, path: str | None) -> None:
         self.waits_for_package = False
-        if path is None:
-            return
+        if path is None or self.learner.step.gradient_by != self.learner.step.gradient:
+            return  # a team trains eagerly
         self.page.enter(COMPILE)
         try:
             self.learner.step.adopt(Path(path))

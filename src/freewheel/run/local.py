@@ -12,6 +12,8 @@ from typing import Any
 from freewheel.actors.infer import Infer
 from freewheel.algos.algo import Loss
 from freewheel.config import Config
+from freewheel.learners import precision
+from freewheel.learners.device import pick_device
 from freewheel.learners.ratio import NUM_COUNTS, STEPS, UPDATES, Ratio, slack_of
 from freewheel.learners.step import unrolled
 from freewheel.memory.counter import Counters
@@ -28,8 +30,11 @@ from freewheel.run.callback import Callback, Moment
 from freewheel.run.channel import Message
 from freewheel.run.checkpoint import Checkpoint
 from freewheel.run.guard import OWNER_ID
+from freewheel.run.helping import make_team
 from freewheel.run.job import FIRST_ACTOR, LEARNER, SUPERVISOR, Job
 from freewheel.run.layout import Layout
+from freewheel.run.learning import build_learner
+from freewheel.run.machine import num_cores
 from freewheel.run.member import Member
 from freewheel.run.parts import build_policy, check_drawn, forecast, seed_of
 from freewheel.run.supervisor import Supervisor
@@ -50,7 +55,7 @@ def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout)
     spec = RowSpec.of(obs_space, action_space)
     forecast(spec, config.world.lanes, config.replay.rows)
     check_drawn(config, 1 if config.learner.compile == "off" else unrolled(config.learner.updates_per_call))
-    return Job(
+    job = Job(
         config,
         env,
         body,
@@ -69,6 +74,13 @@ def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout)
         os.getpid(),
         OWNER_ID,
     )
+    job.device = str(pick_device(config.learner.device))
+    job.precision, job.why_precision = precision.choose(config.learner.precision, job.device.partition(":")[0])
+    if config.learner.workers != 1 and job.device == "cpu":
+        learner = build_learner(job)
+        job.team = make_team(learner, net.num_actions, config.learner.workers, num_cores())
+        learner.replay.close()
+    return job
 
 
 class Local:
@@ -124,6 +136,8 @@ class Local:
         """Until all steps are taken or somebody stops it; ends with a checkpoint."""
         supervisor, moment, page = self._supervisor, self.moment, self._page
         try:
+            if self.config.learner.precision != "fp32":
+                self._progress.note(f"precision={self.job.precision}: {self.job.why_precision}.")
             supervisor.start()
             if self.config.learner.compile == "on":
                 supervisor.compile()
@@ -178,6 +192,8 @@ class Local:
                 self._progress.note(f"warning: {message['doubt']}.")
         if "note" in message:
             self._progress.note(message["note"])
+        if "helpers" in message:
+            self._supervisor.help()
         if "saved" in message:
             self._call("on_checkpoint", Path(message["saved"]))
         if "dropped" in message:
@@ -234,7 +250,7 @@ class Local:
         self._supervisor.tell(self._supervisor.learner, {"episodes": self._window.state()})
 
     def _decide_to_compile(self) -> None:
-        if self.config.learner.compile != "auto" or not self._update_s:
+        if self.config.learner.compile != "auto" or self.config.learner.workers > 1 or not self._update_s:
             return
         note = self._compiles.ask(self._governor.steps, self._governor.updates, self._update_s)
         if note is not None:

@@ -30,7 +30,7 @@ class Member:
 
     def __init__(self, kind: str, index: int, page: int | None) -> None:
         self.kind, self.index, self.page = kind, index, page
-        self.name = f"actor-{index}" if kind == "actor" else kind
+        self.name = f"{kind}-{index}" if kind in ("actor", "worker") else kind
         self.life = -1
         self.process: BaseProcess | None = None
         self.channel: Channel | None = None

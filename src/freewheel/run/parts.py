@@ -15,6 +15,8 @@ from freewheel.algos.algo import Algo, Loss
 from freewheel.algos.make import make_algo
 from freewheel.config import Config
 from freewheel.errors import ConfigError
+from freewheel.learners import precision
+from freewheel.learners.device import pick_device
 from freewheel.learners.loop import Learner
 from freewheel.learners.step import Step, unrolled
 from freewheel.memory.lanes import Lanes, forecast_bytes
@@ -122,7 +124,9 @@ def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts
     # In turn nothing is compiled unless it is asked for: a run is repeatable only if it always takes the same way.
     together = unrolled(config.learner.updates_per_call) if config.learner.compile == "on" else 1
     check_drawn(config, together)
-    step = Step(net, algo, config.learner, unrolled=together)
+    device = pick_device(config.learner.device)
+    chosen, _ = precision.choose(config.learner.precision, device.type)
+    step = Step(net, algo, config.learner, unrolled=together, precision=chosen, device=device)
     # The actor reads the learner's own numbers: in one process, in turn, there is nothing to copy.
     infer = Infer(step.eval_net, algo, world.action_space.dtype, seed_of(config, "noise"))
     explorer = Explorer(config.explore, world.num_lanes, net.num_actions, seed_of(config, "explore"), config.q.noisy)

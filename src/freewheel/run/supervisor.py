@@ -44,6 +44,7 @@ class Supervisor:
         self.job, self._note, self._handle = job, note, handle
         self.learner = Member("learner", 0, LEARNER)
         self.actors = [Member("actor", i, FIRST_ACTOR + i) for i in range(job.layout.actors)]
+        self.workers: list[Member] = []
         self.compiler = Member("compiler", 0, None)
         self.before_last: Callable[[], None] = lambda: None  # called when all actors have ended
         self.failed: FreewheelError | None = None
@@ -57,11 +58,20 @@ class Supervisor:
 
     @property
     def members(self) -> list[Member]:
-        return [self.learner, *self.actors, self.compiler]
+        return [self.learner, *self.actors, *self.workers, self.compiler]
 
     def start(self) -> None:
         self._guard.start()
+        if self.job.config.learner.workers > 1:
+            self.help()
         for member in (self.learner, *self.actors):
+            self._start(member)
+
+    def help(self) -> None:
+        """Starts those who share the learner's gradients with it."""
+        assert self.job.team is not None
+        self.workers = [Member("worker", i, None) for i in range(1, self.job.team.num_workers)]
+        for member in self.workers:
             self._start(member)
 
     def compile(self, only_found: bool = False) -> None:
@@ -190,7 +200,7 @@ class Supervisor:
                     f"local.restarts={self.job.config.local.restarts}. The last time: {said}"
                 )
             )
-        elif self.job.counts.value(STOP) == 0 or member is self.learner:
+        elif self.job.counts.value(STOP) == 0 or member is self.learner or member in self.workers:
             self._note(f"{member.name} ended ({said}); it is started again.")
             self._start(member)
 

@@ -1,4 +1,4 @@
-"""The process that runs are forked from serves all tests here."""
+"""The process that runs are forked from, for all tests here. Test modules take the fixtures as names of their own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from fault_runs import Nursery, Run, assert_all_gone, kill_all
 
 
@@ -22,20 +21,30 @@ class Starter(Nursery):
         self.runs.append(run)
         return run
 
+    def end_all(self) -> None:
+        for run in self.runs:
+            if not run.has_ended:
+                kill_all(run)
+                run.wait(30)
+
+
+# One for the session: each module's fixture below finds the first one's.
+shared: list[Starter] = []
+
 
 @pytest.fixture(scope="session")
 def starter() -> Iterator[Starter]:
-    starter = Starter()
-    yield starter
-    starter.close()
+    if not shared:
+        shared.append(Starter())
+    yield shared[0]
+    if shared and shared[0].process.poll() is None:
+        shared[0].close()
 
 
 @pytest.fixture
 def nursery(starter: Starter) -> Iterator[Starter]:
     starter.runs.clear()
     yield starter
+    starter.end_all()
     for run in starter.runs:
-        if not run.has_ended:
-            kill_all(run)
-            run.wait(30)
         assert_all_gone(run)

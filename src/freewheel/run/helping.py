@@ -1,0 +1,84 @@
+"""How many processes work out the learner's gradients: as many as were asked for, or as many as are faster here."""
+
+from __future__ import annotations
+
+from freewheel.errors import ConfigError
+from freewheel.learners.loop import Learner
+from freewheel.learners.nested import nth
+from freewheel.learners.workers import Team, TeamStep, fastest
+from freewheel.run.channel import Channel
+
+# An update that takes less is not worth the hand-over of shares: more workers are not even tried.
+LEAST_S = 5e-3
+# The first updates are slower than those that follow.
+LOOK_AFTER = 20
+# A second worker takes a core from somebody: it has to bring this much.
+LEAST_GAIN = 1.15
+
+
+def make_team(learner: Learner, num_actions: int, asked: int, cores: int) -> Team | None:
+    """Shared memory for as many workers as may be needed; None where there can only be one."""
+    workers = asked or min(cores, learner.config.learner.batch_size)
+    if workers < 2 or learner.config.learner.compile == "on":
+        return None
+    batch, draws = learner.example()
+    if learner.step.unrolled > 1:
+        batch, draws = nth(batch, 0), nth(draws, 0)
+    try:
+        return Team(workers, learner.step, batch, draws, num_actions)
+    except ConfigError:
+        if asked:
+            raise
+        return None
+
+
+class Helping:
+    """The learner's side. With `workers` 0 the team is tried once an update is seen to be long enough."""
+
+    def __init__(self, learner: Learner, team: Team | None, channel: Channel) -> None:
+        self._learner, self._team, self._channel = learner, team, channel
+        self._is_open = team is not None  # nothing is decided yet
+        self._has_asked = False
+        if team is not None and learner.config.learner.workers > 1:
+            TeamStep(learner.step, team)
+            self._is_open = False
+
+    def look(self) -> None:
+        """Now and then, between two calls."""
+        learner, team = self._learner, self._team
+        if not self._is_open or team is None or learner.step.is_compiled or learner.updates < LOOK_AFTER:
+            return
+        if not self._has_asked:
+            self._has_asked = True
+            self._is_open = learner.update_s >= LEAST_S
+            if self._is_open:
+                self._channel.send({"helpers": team.num_workers - 1})
+            return
+        if bool((team.pids[1:] > 0).all()):
+            self._is_open = False
+            self._measure(team)
+
+    def close(self) -> None:
+        if self._team is not None:
+            self._team.dismiss()
+
+    def _measure(self, team: Team) -> None:
+        step = self._learner.step
+        batch, draws = self._learner.example()
+        if step.unrolled > 1:
+            batch, draws = nth(batch, 0), nth(draws, 0)
+        together = TeamStep(step, team)
+        workers = team.num_workers
+        _, each = fastest(
+            {1: lambda: _work(step.gradient(batch, draws)), workers: lambda: _work(together.gradient(batch, draws))}
+        )
+        takes = ", ".join(f"{n}: {1e3 * seconds:.2g} ms" for n, seconds in each.items())
+        count = workers if each[1] >= each[workers] * LEAST_GAIN else 1
+        if count == 1:
+            step.gradient_by = step.gradient
+            team.dismiss()
+        self._channel.send({"note": f"training workers: {count}, by measurement of one gradient ({takes})."})
+
+
+def _work(gradient: object) -> None:
+    """Only the time it took counts."""
