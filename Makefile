@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(wildcard core/*.hpp core/*.cpp core/CMakeLists.txt)
 
-.PHONY: help setup train test check bench peers core-test clean
+.PHONY: help setup train test check bench peers core-test fault soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -37,6 +37,15 @@ peers:  ## install the peers to measure against, in .venv-peers
 
 core-test:  ## all tests of the C++ core: schedules, ThreadSanitizer, AddressSanitizer (minutes)
 	$(MAKE) -C core/tests full
+
+FAULT ?= 10
+MINUTES ?= 30
+
+fault: setup  ## the fault tests with FAULT times the counts of `make test` (10: about half an hour)
+	FREEWHEEL_FAULT=$(FAULT) $(BIN)/python -m pytest tests/fault -o timeout=7200
+
+soak: setup  ## train for MINUTES (30) with a fault every minute; fails if anything grows or is lost
+	PYTHONPATH=scripts $(BIN)/python scripts/soak.py --minutes $(MINUTES)
 
 clean:  ## remove what was built and installed
 	rm -rf $(VENV) .venv-peers build core/tests/build

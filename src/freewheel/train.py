@@ -28,9 +28,9 @@ from freewheel.run.evaluate import evaluate
 from freewheel.run.folder import DEFAULT_ROOT, RunFolder, new_run, open_run
 from freewheel.run.job import Job
 from freewheel.run.layout import Layout, choose
+from freewheel.run.leaving import cannot_leave
 from freewheel.run.local import Local, plan
 from freewheel.run.machine import num_cores
-from freewheel.run.member import cannot_leave
 from freewheel.run.parts import Parts, build
 from freewheel.run.policy import Policy, load_policy
 from freewheel.run.sequential import Sequential

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -220,6 +223,32 @@ def test_shares_of_a_batch_give_the_gradient_of_the_whole() -> None:
     summed = sum(torch.cat(gradients_of(net, loss_of(net, target, half))) for half in halves)
     torch.testing.assert_close(whole, summed / 2, rtol=1e-4, atol=1e-6)
     assert len(whole) == sum(lengths())
+
+
+KILLED = """
+import multiprocessing, time
+from freewheel.bench import locks_owner, locks_threads
+from freewheel.report.ledger import Ledger
+
+if __name__ == "__main__":
+    with locks_owner.running(1, Ledger(2, locks_threads.PHASES, locks_threads.COUNTERS)):
+        print(multiprocessing.active_children()[0].pid, flush=True)
+        time.sleep(60)
+"""
+
+
+def test_processes_of_a_bench_that_is_killed_end_too(tmp_path: Path) -> None:
+    script = tmp_path / "bench.py"
+    script.write_text(KILLED)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as bench:
+        assert bench.stdout is not None
+        actor = Path("/proc") / bench.stdout.readline().strip()
+        assert actor.exists()
+        bench.kill()
+    deadline = time.monotonic() + 30
+    while actor.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not actor.exists()
 
 
 class Once(threading.Event):

@@ -109,6 +109,17 @@ def test_a_real_run_in_turn_tells_its_share() -> None:
     assert one.ratio() == pytest.approx(32, rel=0.1)
 
 
+def test_a_real_run_with_free_roles_keeps_the_ratio_and_an_account() -> None:
+    settings = SpeedupSettings(lanes=4, seconds=1.0, warm_s=0.2)
+    one = speedup.configuration(settings, 8.0, "local", 1, "test")
+    one.measure(settings.warm_s, settings.seconds, {})
+    assert one.problem is None
+    assert one.ratio() == pytest.approx(8, rel=0.3)  # a short window; the meter looks a few times a second
+    account = one.account()
+    assert account is not None
+    assert {"verdict", "closed", "binding", "binding_useful"} <= set(account)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -10,14 +10,19 @@ from fault_runs import TIMES, Nursery
 
 starter, nursery = fault_fixtures.starter, fault_fixtures.nursery
 
+STALLS = 3  # of actors, and one of the learner
 SEED = 20260606
 
 
 def test_f06_roles_that_were_stopped_are_replaced(nursery: Nursery, tmp_path: Path) -> None:
-    stalls = 3 * TIMES
+    for part in range(TIMES):
+        check(nursery, tmp_path / str(part), SEED + part)
+
+
+def check(nursery: Nursery, folder: Path, seed: int) -> None:
     plan = {
         "env": "fault_envs:Numbered",
-        "seed": SEED,
+        "seed": seed,
         "settings": {
             "local.restarts": 1000,
             "local.stall_s": 1.0,
@@ -29,24 +34,25 @@ def test_f06_roles_that_were_stopped_are_replaced(nursery: Nursery, tmp_path: Pa
         },
         "acts": [
             ["save_first", {}],
-            ["hit", {"role": "actor", "number": signal.SIGSTOP, "count": stalls, "gap_s": (0.0, 0.3)}],
-            ["hit", {"role": "learner", "number": signal.SIGSTOP, "count": TIMES, "gap_s": (0.0, 0.3)}],
+            ["hit", {"role": "actor", "number": signal.SIGSTOP, "count": STALLS, "gap_s": (0.0, 0.3)}],
+            ["hit", {"role": "learner", "number": signal.SIGSTOP, "count": 1, "gap_s": (0.0, 0.3)}],
             ["forge", {}],
         ],
     }
-    run = nursery.drive(tmp_path, plan)
-    code, where = run.wait(110), f"seed {SEED}: "
+    run = nursery.drive(folder, plan)
+    code, where = run.wait(110), f"seed {seed}: "
     facts = run.facts
     assert code == 0, where + run.err
     assert facts["trouble"] == [], where + run.err
-    assert len(facts["hits"]) == stalls + TIMES, where
+    assert len(facts["hits"]) == STALLS + 1, where
     # The old process was gone before the new one began, and the other actors went on meanwhile.
     assert all(hit["old_is_gone"] for hit in facts["hits"]), where
     assert all(hit["others_wrote"] > 0 for hit in facts["hits"]), where
     for hit in facts["hits"]:
-        assert f"{hit['name']} has shown no sign of life for 1 s (phase " in run.err, where + run.err
-    assert run.err.count("and is replaced. Its stack:") == stalls + TIMES, where + run.err
-    assert run.err.count("somebody sent it SIGSTOP") == stalls + TIMES, where + run.err
+        assert f"{hit['name']} has shown no sign of life for " in run.err, where + run.err
+    # On a machine that is busy with others a role may seem to stall that was not stopped.
+    assert run.err.count("and is replaced. Its stack:") >= STALLS + 1, where + run.err
+    assert run.err.count("somebody sent it SIGSTOP") == STALLS + 1, where + run.err
     # Whoever wakes up too late is refused, and nothing of it is in the lanes.
-    assert "epoch" in facts["forged"] or "writer" in facts["forged"], facts["forged"]
+    assert "was given to another writer" in facts["forged"], facts["forged"]
     assert sum(map(len, facts["rows"].values())) == facts["committed"], where

@@ -17,6 +17,7 @@ TOGETHER = 5  # runs at a time: while some wait, others start
 IMPORTS_S, LIFE_S = 4.0, 6.0  # of so many at a time on two cores
 END_S, SECOND_END_S = 15.0, 6.0  # 10 and 2 are promised on a machine that has nothing else to do
 SHORT = {"steps": 400, "checkpoint.every_steps": 100, "local.actors": 1}
+LONG = {"steps": 10**8, "checkpoint.every_steps": 500, "local.actors": 1}
 INTERRUPTED = 130
 
 
@@ -66,29 +67,29 @@ def interrupt(runs: list[Run], chance: random.Random, life_s: float) -> None:
 def test_f16_a_second_ctrl_c_ends_it_at_once(nursery: Nursery, tmp_path: Path) -> None:
     """The env takes a minute to close: one Ctrl-C ends it after the time for that, with a checkpoint; two do not wait."""
     chance = random.Random(SEED + 2)
-    once = nursery.start(tmp_path / "once", "fault_envs:Lingers", {"steps": 10**8, "local.actors": 1})
-    twice = [
-        nursery.start(tmp_path / str(i), "fault_envs:Lingers", {"steps": 10**8, "local.actors": 1})
-        for i in range(5 * TIMES)
-    ]
-    for run in (once, *twice):
-        until(lambda run=run: has_episodes(run), 60, lambda run=run: run.err)
-    once.send(signal.SIGINT)
-    for number, run in enumerate(twice):
-        time.sleep(chance.uniform(0, 0.5))
-        run.send(signal.SIGINT)
-        time.sleep(chance.uniform(0, 0.05))
-        run.send(signal.SIGINT)
-        assert run.wait(SECOND_END_S) == INTERRUPTED, f"seed {SEED + 2}, {number}: {run.err}"
-        assert_clean(run, f"seed {SEED + 2}, {number}")
-    assert once.wait(END_S) == INTERRUPTED, once.err
-    assert "did not end in time and was killed" in once.err
-    assert_clean(once, "once")
-    assert once.checkpoint() is not None, "the env's close cost the checkpoint"
+    for part in range(TIMES):
+        names = ["once", *map(str, range(5))]
+        runs = [nursery.start(tmp_path / f"{part}-{name}", "fault_envs:Lingers", LONG) for name in names]
+        for run in runs:
+            until(lambda run=run: has_episodes(run), 60, lambda run=run: run.err)
+        once, *twice = runs
+        once.send(signal.SIGINT)
+        for number, run in enumerate(twice):
+            where = f"seed {SEED + 2}, {part}, {number}"
+            time.sleep(chance.uniform(0, 0.5))
+            run.send(signal.SIGINT)
+            time.sleep(chance.uniform(0, 0.05))
+            run.send(signal.SIGINT)
+            assert run.wait(SECOND_END_S) == INTERRUPTED, f"{where}: {run.err}"
+            assert_clean(run, where)
+        assert once.wait(END_S) == INTERRUPTED, once.err
+        assert "did not end in time and was killed" in once.err
+        assert_clean(once, "once")
+        assert once.checkpoint() is not None, "the env's close cost the checkpoint"
 
 
 def test_f16_sigterm_ends_it_with_a_checkpoint(nursery: Nursery, tmp_path: Path) -> None:
-    run = nursery.start(tmp_path, "fault_envs:Plain", {"steps": 10**8, "checkpoint.every_steps": 500})
+    run = nursery.start(tmp_path, "fault_envs:Plain", LONG)
     until(lambda: run.checkpoint() is not None, 60, lambda: run.err)
     run.send(signal.SIGTERM)
     assert run.wait(END_S) == 128 + signal.SIGTERM, run.err

@@ -6,6 +6,7 @@ More training workers compute gradients on their share of each batch; the owner 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -29,7 +30,6 @@ from freewheel.bench.locks_net import (
     loss_of,
 )
 from freewheel.bench.locks_threads import DONE, LAG, TORN, WAIT, WORK
-from freewheel.bench.peers.lines import die_with_parent
 from freewheel.errors import FreewheelError
 from freewheel.memory.counter import Counters
 from freewheel.report.ledger import Ledger
@@ -168,5 +168,13 @@ def fetch_newest(board: Board, flat: torch.Tensor) -> int:
 
 
 def _begin() -> None:
-    die_with_parent()
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """The forkserver outlives the bench process while it has children: they have to look after it themselves."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()  # a sleep in the kernel that ends when the parent does, however that happens
+        os._exit(1)

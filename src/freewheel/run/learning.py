@@ -10,7 +10,7 @@ import torch
 
 from freewheel.errors import CheckpointError, ConfigError
 from freewheel.learners.loop import Learner
-from freewheel.learners.step import Step, unrolled
+from freewheel.learners.step import Step
 from freewheel.memory.replay import Replay
 from freewheel.report.ledger import Page
 from freewheel.report.phases import COUNTERS, GAUGES, PHASES
@@ -19,7 +19,7 @@ from freewheel.run.channel import Channel
 from freewheel.run.checkpoint import load_newest
 from freewheel.run.helping import Helping
 from freewheel.run.job import LEARNER, Job
-from freewheel.run.parts import build_policy, build_replay, seed_of
+from freewheel.run.parts import build_policy, build_replay, seed_of, updates_together
 from freewheel.run.saver import Saver
 
 START, WAIT, COMPUTE, PUBLISH, CHECKPOINT, COMPILE, REPORT, STOP = (
@@ -39,8 +39,9 @@ def build_learner(job: Job, page: Page | None = None) -> Learner:
     config = job.config
     torch.set_num_threads(config.learner.threads)
     net, algo = build_policy(config, job.obs_space, job.action_space, job.body, job.loss)
-    together = 1 if config.learner.compile == "off" else unrolled(config.learner.updates_per_call)
-    step = Step(net, algo, config.learner, unrolled=together, precision=job.precision, device=job.device)
+    step = Step(
+        net, algo, config.learner, unrolled=updates_together(config), precision=job.precision, device=job.device
+    )
     replay: Replay = build_replay(job.lanes, config, step.unrolled, prefetch=config.local.prefetch)
     return Learner(step, replay, config, seed_of(config, "learner"), page)
 

@@ -15,7 +15,6 @@ from freewheel.config import Config
 from freewheel.learners import precision
 from freewheel.learners.device import pick_device
 from freewheel.learners.ratio import NUM_COUNTS, STEPS, UPDATES, Ratio, slack_of
-from freewheel.learners.step import unrolled
 from freewheel.memory.counter import Counters
 from freewheel.memory.lanes import Lanes
 from freewheel.nets.flat import Flat
@@ -36,7 +35,7 @@ from freewheel.run.layout import Layout
 from freewheel.run.learning import build_learner
 from freewheel.run.machine import num_cores
 from freewheel.run.member import Member
-from freewheel.run.parts import build_policy, check_drawn, forecast, seed_of
+from freewheel.run.parts import build_policy, forecast, seed_of, updates_together
 from freewheel.run.supervisor import Supervisor
 from freewheel.spec import RowSpec
 from freewheel.weights.board import Board
@@ -54,7 +53,7 @@ def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout)
     net, _ = build_policy(config, obs_space, action_space, body, loss)
     spec = RowSpec.of(obs_space, action_space)
     forecast(spec, config.world.lanes, config.replay.rows)
-    check_drawn(config, 1 if config.learner.compile == "off" else unrolled(config.learner.updates_per_call))
+    updates_together(config)  # refuses what does not go together
     job = Job(
         config,
         env,
@@ -281,9 +280,11 @@ class Local:
             "train/dropped_logs": float(self._sink.num_dropped),
             "train/restarts": float(self._supervisor.num_deaths),
             "train/lock_wait": 0.0,  # there is none to wait for
+            "train/queue_depth": float(max(self._governor.due(), 0)),  # updates that are due
             **{f"learner/{name}": value for name, value in self._figures.items()},
             **self._usage.figures({"steps": moment.step, "updates": moment.updates, "samples": samples}),
             **self._supervisor.usage(),
+            **scalars(self._add_up()),
         }
         if moment.return_mean is not None:
             found["train/return_mean"] = moment.return_mean

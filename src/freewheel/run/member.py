@@ -6,20 +6,16 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 import time
-import types
 from collections import deque
-from collections.abc import Iterator
-from multiprocessing import reduction
 from multiprocessing.process import BaseProcess
-from typing import Any
 
 from freewheel.report.ledger import Snapshot
 from freewheel.report.processes import ProcessUsage
 from freewheel.run import entry
 from freewheel.run.channel import Channel, Message, pair
 from freewheel.run.job import Job
+from freewheel.run.leaving import without_main
 from freewheel.run.role import Trouble
 
 STACK_S = 0.2
@@ -61,7 +57,7 @@ class Member:
         name = f"freewheel-{self.name}"
         process = context.Process(target=entry.main, args=(self.kind, self.index, self.life, job, theirs), name=name)
         try:
-            with without_main(job), theirs:
+            with without_main(job.env, job.body, job.loss), theirs:
                 process.start()
         except BaseException:
             ours.close()
@@ -145,43 +141,6 @@ class Member:
 def running_phase(before: dict[str, int], after: dict[str, int]) -> str:
     """What a role is doing that showed no sign of life in between: the phase that grew most."""
     return max(after, key=lambda name: after[name] - before.get(name, 0), default="start")
-
-
-@contextlib.contextmanager
-def without_main(job: Job) -> Iterator[None]:
-    """A child imports the user's script again if that is `__main__`, and would train there too: spared where nothing needs it."""
-    if needs_main(job.env, job.body, job.loss):
-        yield
-        return
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-def needs_main(*given: Any) -> bool:
-    """Whether one of these was defined in the script that runs."""
-    return any(
-        "__main__" in (getattr(thing, "__module__", None), type(thing).__module__)
-        for thing in given
-        if thing is not None
-    )
-
-
-def cannot_leave(env: Any, body: Any, loss: Any) -> str:
-    """Why these cannot go to another process; "" if they can."""
-    if hasattr(env, "step") and not isinstance(env, type):
-        return "the env was given as an object, which lives in this process (give its id or a function that makes it)"
-    if needs_main(env, body, loss):
-        return "the env, network or loss is defined in the script that runs (put it into a module that can be imported)"
-    for what, thing in (("env", env), ("network", body), ("loss", loss)):
-        try:
-            reduction.ForkingPickler.dumps(thing)
-        except Exception as error:
-            return f"the {what} cannot be sent to another process ({type(error).__name__}: {error})"
-    return ""
 
 
 def _is_stopped(pid: int) -> bool:

@@ -106,14 +106,25 @@ def build_replay(lanes: Lanes, config: Config, unrolled: int = 1, prefetch: int 
     )
 
 
-def check_drawn(config: Config, unrolled: int) -> None:
-    drawn = config.learner.batch_size * unrolled
-    if drawn > config.replay.warmup_rows:
+def updates_together(config: Config) -> int:
+    """Updates that are drawn and made at once, as one graph if they are compiled.
+
+    In turn (sequential) nothing is compiled unless it is asked for: a run is repeatable only if it always takes the same way.
+    """
+    learner, warmup = config.learner, config.replay.warmup_rows
+    if learner.compile == "off" or (learner.compile == "auto" and (config.runtime != "local" or learner.workers > 1)):
+        return 1
+    most = unrolled(learner.updates_per_call)
+    if learner.compile == "auto":
+        fits = [n for n in range(1, most + 1) if learner.updates_per_call % n == 0 and n * learner.batch_size <= warmup]
+        return max(fits)
+    if most * learner.batch_size > warmup:
         raise ConfigError(
-            f"learner.compile draws {drawn} rows at once (learner.batch_size={config.learner.batch_size}, "
-            f"learner.updates_per_call={config.learner.updates_per_call}), more than "
-            f"replay.warmup_rows={config.replay.warmup_rows}. Raise the last or lower one of the others."
+            f"learner.compile=on draws {most * learner.batch_size} rows at once (learner.batch_size={learner.batch_size}, "
+            f"learner.updates_per_call={learner.updates_per_call}), more than replay.warmup_rows={warmup}. "
+            "Raise the last or lower one of the others."
         )
+    return most
 
 
 def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts:
@@ -121,9 +132,7 @@ def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts
     spec = RowSpec.of(world.obs_space, world.action_space)
     forecast(spec, world.num_lanes, config.replay.rows)
     lanes = Lanes(spec, world.num_lanes, config.replay.rows // world.num_lanes)
-    # In turn nothing is compiled unless it is asked for: a run is repeatable only if it always takes the same way.
-    together = unrolled(config.learner.updates_per_call) if config.learner.compile == "on" else 1
-    check_drawn(config, together)
+    together = updates_together(config)
     device = pick_device(config.learner.device)
     chosen, _ = precision.choose(config.learner.precision, device.type)
     step = Step(net, algo, config.learner, unrolled=together, precision=chosen, device=device)
