@@ -17,6 +17,7 @@ from typing import Any
 
 import fault_envs
 import numpy as np
+from fault_runs import is_alive
 
 import freewheel
 from freewheel.errors import FreewheelError, ReplayError
@@ -99,12 +100,15 @@ class Saboteur(freewheel.Callback):
             self.facts["most_due"] = max(self.facts.get("most_due", 0), self.governor.due())
             before = now
 
-    def hit(self, role: str, number: int, count: int, gap_s: tuple[float, float]) -> None:
-        """Sends a signal to a role at random moments, and waits each time until another process has its place."""
+    def hit(self, role: str, number: int, count: int, gap_s: tuple[float, float], works: bool = False) -> None:
+        """Sends a signal to a role at random moments, and waits each time until another process has its place.
+
+        With `works` only to one that is past its start.
+        """
         for _ in range(count):
             time.sleep(self.random.uniform(*gap_s))
             member = self.supervisor.learner if role == "learner" else self.random.choice(self.supervisor.actors)
-            life, pid = self.living(member)
+            life, pid = self.living(member, works)
             others = [actor for actor in self.supervisor.actors if actor is not member]
             saved = self.saved()
             rows, at = self.rows_of(others), time.monotonic()
@@ -145,16 +149,21 @@ class Saboteur(freewheel.Callback):
         except ReplayError as error:
             self.facts["forged"] = str(error)
 
-    def living(self, member: Any) -> tuple[int, int]:
+    def living(self, member: Any, works: bool = False) -> tuple[int, int]:
+        """Life and process id of a role that lives and, if asked, has done something in this life."""
         found: list[tuple[int, int]] = []
+        beats_of: dict[int, int] = {}
 
         def look() -> bool:
-            process = member.process
+            life, process = member.life, member.process
+            beats = self.job.ledger.snapshot(member.page).counters["beats"]
+            first = beats_of.setdefault(life, beats)
             try:
-                if process is not None and process.exitcode is None:
-                    found.append((member.life, process.pid))
-            except ValueError:
-                return False  # it was closed meanwhile
+                pid = process.pid if process is not None else 0
+            except ValueError:  # it was closed meanwhile
+                return False
+            if pid and is_alive(pid) and member.life == life and (beats > first or not works):
+                found.append((life, pid))
             return bool(found)
 
         self.until(look, f"{member.name} does not live")

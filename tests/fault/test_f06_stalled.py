@@ -34,7 +34,8 @@ def check(nursery: Nursery, folder: Path, seed: int) -> None:
         },
         "acts": [
             ["save_first", {}],
-            ["hit", {"role": "actor", "number": signal.SIGSTOP, "count": STALLS, "gap_s": (0.0, 0.3)}],
+            ["hit", {"role": "actor", "number": signal.SIGSTOP, "count": STALLS - 1, "gap_s": (0.0, 0.3)}],
+            ["hit", {"role": "actor", "number": signal.SIGSTOP, "count": 1, "gap_s": (0.0, 0.1), "works": True}],
             ["hit", {"role": "learner", "number": signal.SIGSTOP, "count": 1, "gap_s": (0.0, 0.3)}],
             ["forge", {}],
         ],
@@ -52,7 +53,10 @@ def check(nursery: Nursery, folder: Path, seed: int) -> None:
         assert f"{hit['name']} has shown no sign of life for " in run.err, where + run.err
     # On a machine that is busy with others a role may seem to stall that was not stopped.
     assert run.err.count("and is replaced. Its stack:") >= STALLS + 1, where + run.err
-    assert run.err.count("somebody sent it SIGSTOP") == STALLS + 1, where + run.err
+    # One that was stopped before its first instruction of ours cannot be asked for its stack.
+    assert run.err.count("somebody sent it SIGSTOP") + run.err.count("(it has not begun)") >= STALLS + 1, (
+        where + run.err
+    )
     # Whoever wakes up too late is refused, and nothing of it is in the lanes.
     assert "was given to another writer" in facts["forged"], facts["forged"]
     assert sum(map(len, facts["rows"].values())) == facts["committed"], where

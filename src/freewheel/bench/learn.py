@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ class Learned:
             "steps": row.steps,
             "seeds": {str(one.seed): one.eval_return_mean for one in self.trained},
             "seconds": [one.seconds for one in self.trained],
+            "level": row.level,
+            "steps_to_level": [one.steps_to for one in self.trained],
             "source": row.source,
         }
         problems = {str(one.seed): one.problem for one in self.trained if one.problem}
@@ -99,13 +102,13 @@ def report(machine: Mapping[str, Any], learned: Sequence[Learned], seeds: Sequen
 def table(learned: Sequence[Learned], seeds: Sequence[int]) -> Table:
     made = Table(title="bench learn: greedy evaluation of 100 episodes")
     made.add_column("case", no_wrap=True)
-    for title in ("steps", *(f"seed {seed}" for seed in seeds), "median", "published", "to pass"):
+    for title in ("steps", *(f"seed {seed}" for seed in seeds), "median", "published", "to pass", "steps to level"):
         made.add_column(title, justify="right")
     made.add_column("verdict")
     for one in learned:
         row = one.row
         cells = [_figure(trained.eval_return_mean) for trained in one.trained]
-        bounds = [_figure(one.median), _figure(row.published), _figure(row.goal)]
+        bounds = [_figure(one.median), _figure(row.published), _figure(row.goal), _steps(one)]
         made.add_row(row.name, f"{row.steps:,}", *cells, *bounds, "pass" if one.has_passed else "[bold]FAIL[/bold]")
     return made
 
@@ -119,6 +122,13 @@ def _line(trained: Trained) -> str:
     if trained.problem is not None:
         return trained.problem
     return f"{trained.row} seed {trained.seed}: {trained.eval_return_mean:.1f} after {trained.seconds:.0f} s"
+
+
+def _steps(one: Learned) -> str:
+    """The median; a seed that never got there counts as the last."""
+    steps = sorted(math.inf if trained.steps_to is None else trained.steps_to for trained in one.trained)
+    middle = steps[len(steps) // 2] if steps else math.inf
+    return "never" if middle == math.inf else f"{middle:,.0f}"
 
 
 def _figure(value: float | None) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +21,7 @@ from typing import Any
 from freewheel.bench.child import TAIL_LINES, THREAD_VARIABLES
 from freewheel.bench.learn_table import Row
 from freewheel.errors import ConfigError
+from freewheel.report.episodes import WINDOW
 
 POLL_S = 0.2
 # The longest row takes minutes; a training that takes hours hangs.
@@ -64,6 +68,7 @@ class Trained:
     eval_return_mean: float | None
     return_mean: float | None = None
     seconds: float = 0.0
+    steps_to: int | None = None  # steps until 100 training episodes in a row reached the row's level on average
     problem: str | None = None
 
 
@@ -146,7 +151,9 @@ class Running:
             value, return_mean = float(figures["eval_return_mean"]), figures["return_mean"]
         except (IndexError, ValueError, KeyError, TypeError):
             return self._failed("ended without an eval_return_mean in the last line of its stdout")
-        return Trained(*self.training.key, value, return_mean, round(seconds, 1))
+        logs = list(Path(self._folder.name).glob("runs/*/episodes.csv"))
+        steps_to = steps_to_level(logs[0], self.training.row.level) if logs else None
+        return Trained(*self.training.key, value, return_mean, round(seconds, 1), steps_to)
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):  # nobody of its session is left
@@ -159,6 +166,17 @@ class Running:
         lines = self._stderr.read_text(errors="replace").splitlines()[-TAIL_LINES:]
         said = "; its last lines were:\n  " + "\n  ".join(lines) if lines else ""
         return Trained(*self.training.key, None, problem=f"{self.training.name} {what}{said}")
+
+
+def steps_to_level(episodes: Path, level: float) -> int | None:
+    """The steps after which the last 100 episodes had this mean return for the first time; None if they never had."""
+    last: deque[float] = deque(maxlen=WINDOW)
+    with episodes.open() as file:
+        for row in csv.DictReader(file):
+            last.append(float(row["return"]))
+            if len(last) == WINDOW and math.fsum(last) >= level * WINDOW:
+                return int(row["step"])
+    return None
 
 
 def train_all(

@@ -101,7 +101,7 @@ class Learning:
             if self.waits_for_package or governor.due() <= 0:
                 if governor.is_over and not self.waits_for_package:
                     break
-                page.enter(WAIT)
+                page.enter(COMPILE if self.waits_for_package else WAIT)
                 governor.wait_to_learn()
             else:
                 self._call()

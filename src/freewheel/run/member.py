@@ -122,11 +122,16 @@ class Member:
         self.is_told = False
         return True
 
+    @property
+    def is_stopped(self) -> bool:
+        """By SIGSTOP or a debugger: such a process does nothing at all, whatever its phase."""
+        return self.process is not None and _is_stopped(self.pid)
+
     def stack(self) -> str:
         """Where it is, as its own Python sees it; a word instead when it cannot tell."""
         if self.process is None or self._stack_fd is None:
             return "(it has not begun)"
-        if _is_stopped(self.pid):
+        if self.is_stopped:
             return "(the process is stopped: somebody sent it SIGSTOP)"
         try:
             with open(f"/proc/{self.pid}/fd/{self._stack_fd}", "rb") as file:

@@ -24,7 +24,7 @@ from freewheel.run.job import FIRST_ACTOR, LEARNER, Job
 from freewheel.run.member import Member, running_phase
 from freewheel.run.role import FINAL
 
-STOPPED = PHASES.index("stop")
+STARTING, STOPPED = PHASES.index("start"), PHASES.index("stop")
 
 Handle = Callable[[Member, Message], None]
 
@@ -138,8 +138,8 @@ class Supervisor:
 
     def _kill_late(self, members: Sequence[Member]) -> None:
         late = [member for member in members if member.is_alive]
-        if late:
-            names = ", ".join(member.name for member in late)
+        names = ", ".join(member.name for member in late if member.name not in self._late)
+        if names:
             self._note(f"{names} did not end in time and was killed; what was saved before stays.")
         for member in late:
             self._late.add(member.name)
@@ -147,6 +147,8 @@ class Supervisor:
 
     def _start(self, member: Member) -> None:
         start_forkserver()  # again, if somebody has killed it
+        if member.page is not None:
+            self.job.ledger.page(member.page).start(STARTING)  # what it needs before its own first mark is a start too
         member.start(self.job)
         self._guard.add(member.pid)
         assert member.process is not None
@@ -219,7 +221,7 @@ class Supervisor:
             phase, self.job.config.local.stall_s
         )
         silent_s = now - member.beat_s
-        if silent_s > limit:
+        if silent_s > limit or (silent_s > self.job.config.local.stall_s and member.is_stopped):
             self._note(
                 f"{member.name} has shown no sign of life for {silent_s:.0f} s (phase {phase}) and is replaced. Its stack:\n"
                 f"{member.stack()}"

@@ -38,7 +38,7 @@ def train(meter: Meter, order: dict[str, Any]) -> None:
     torch.manual_seed(0)
     net, target = Net(), Net()
     target.load_state_dict(net.state_dict())
-    optimizer = torch.optim.Adam(net.parameters(), lr=LR, fused=True)
+    optimizer = torch.optim.Adam(net.parameters(), lr=LR)
 
     def act(obs: Tensor) -> Tensor:
         return net(obs, torch.rand(len(obs), ACT_TAUS)).mean(1).argmax(1)  # type: ignore[no-any-return]
