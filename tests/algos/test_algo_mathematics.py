@@ -138,11 +138,11 @@ def test_iqn_uses_each_fraction_in_its_place(double: bool) -> None:
 
     online = {"base": table([0.0]), "slope": table([2.0])}
     target = {"base": table([5.0]), "slope": table([-1.0])}
-    draws = {"taus": table([[0.1, 0.9]]), "target_taus": table([[0.2, 0.4, 0.6]]), "choose_taus": table([[0.5]])}
+    draws = {"taus": table([[0.1, 0.9]]), "target_taus": table([[0.2, 0.4, 0.6]])}
     slope = -1.0 if double else 1.0  # online prefers action 1, the target action 0
     goal = [1 + 0.5 * (5 + slope * tau) for tau in (0.2, 0.4, 0.6)]
     batch = batch_of([1.0], [0.5], [3.0], [1])
-    loss, outcome = quantile.iqn_loss(at, online, target, batch, draws, double=double, huber=1.0)
+    loss, outcome = quantile.iqn_loss(at, online, target, batch, draws, double=double, huber=1.0, num_choose=1)
     assert loss.item() == pytest.approx(3 * naive.quantile_huber([0.2, 1.8], goal, [0.1, 0.9], 1.0), rel=1e-5)
     assert outcome.priorities.item() == pytest.approx(abs(sum(goal) / 3 - 1.0), rel=1e-5)
 

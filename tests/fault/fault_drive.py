@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,9 @@ class Saboteur(freewheel.Callback):
         """
         for _ in range(count):
             time.sleep(self.random.uniform(*gap_s))
-            member = self.supervisor.learner if role == "learner" else self.random.choice(self.supervisor.actors)
+            supervisor = self.supervisor
+            roles = {"learner": [supervisor.learner], "actor": supervisor.actors, "worker": supervisor.workers}
+            member = self.random.choice(roles[role])
             life, pid = self.living(member, works)
             others = [actor for actor in self.supervisor.actors if actor is not member]
             saved = self.saved()
@@ -123,6 +126,15 @@ class Saboteur(freewheel.Callback):
                     "saved": saved,
                 }
             )
+        self.go_on(100)
+
+    def kill_forkserver(self) -> None:
+        """The process that all roles come from: they go with it."""
+        lives = {member.name: member.life for member in self.supervisor.members if member.is_alive}
+        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+        for member in self.supervisor.members:
+            if member.name in lives:
+                self.until(lambda m=member: m.life > lives[m.name] and m.is_alive, f"{member.name} was not replaced")
         self.go_on(100)
 
     def save_first(self) -> None:
@@ -156,7 +168,7 @@ class Saboteur(freewheel.Callback):
 
         def look() -> bool:
             life, process = member.life, member.process
-            beats = self.job.ledger.snapshot(member.page).counters["beats"]
+            beats = self.job.ledger.snapshot(member.page).counters["beats"] if works else 0
             first = beats_of.setdefault(life, beats)
             try:
                 pid = process.pid if process is not None else 0
@@ -213,7 +225,6 @@ class Saboteur(freewheel.Callback):
             "ratio": self.runtime.ratio(),
             "dropped": self.runtime._dropped,
             "rows": rows_by_env(job.lanes) if job.config.env == "fault_envs:Numbered" else None,
-            "signal": signal.SIGKILL,
         }
 
 

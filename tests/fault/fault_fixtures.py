@@ -22,10 +22,10 @@ class Starter(Nursery):
         return run
 
     def end_all(self) -> None:
+        """Whatever the tests found, nobody of these runs goes on."""
         for run in self.runs:
-            if not run.has_ended:
-                kill_all(run)
-                run.wait(30)
+            kill_all(run)
+            run.wait(30)
 
 
 # One for the session: each module's fixture below finds the first one's.
@@ -44,7 +44,10 @@ def starter() -> Iterator[Starter]:
 @pytest.fixture
 def nursery(starter: Starter) -> Iterator[Starter]:
     starter.runs.clear()
-    yield starter
-    starter.end_all()
-    for run in starter.runs:
-        assert_all_gone(run)
+    try:
+        yield starter
+        for run in starter.runs:
+            if run.has_ended:  # the others belong to a test that failed
+                assert_all_gone(run)
+    finally:
+        starter.end_all()

@@ -63,3 +63,32 @@ def check(nursery: Nursery, folder: Path, seed: int) -> None:
     # Weights and optimiser are of the same update: its own count says how often it was stepped.
     assert facts["hits"][-1]["saved"]["updates"] <= saved.state["updates"] <= saved.state["all_updates"], where
     assert float(saved.tensors["optimizer.decay"][1]) == pytest.approx(0.999 ** saved.state["updates"], rel=1e-3), where
+
+
+def test_f02_a_worker_that_is_killed_or_stopped_is_replaced(nursery: Nursery, tmp_path: Path) -> None:
+    """Training goes on with the new one, at the same ratio."""
+    gap_s = (0.0, 0.4)
+    plan = {
+        "env": "fault_envs:Plain",
+        "seed": SEED,
+        "settings": {
+            "local.restarts": 1000,
+            "local.stall_s": 1.0,
+            "local.actors": 1,
+            "learner.workers": 2,
+            "checkpoint.every_steps": 50,
+        },
+        "acts": [
+            ["save_first", {}],
+            ["hit", {"role": "worker", "number": signal.SIGKILL, "count": 2 * TIMES, "gap_s": gap_s}],
+            ["hit", {"role": "worker", "number": signal.SIGSTOP, "count": TIMES, "gap_s": gap_s}],
+        ],
+    }
+    run = nursery.drive(tmp_path, plan)
+    assert run.wait(110) == 0, run.err
+    assert run.facts["trouble"] == [], run.err
+    assert run.facts["lives"]["actor-0"] == 0
+    assert run.err.count("worker-1 ended (killed by SIGKILL); it is started again") >= 2 * TIMES, run.err
+    assert "worker-1 has been stopped for " in run.err, run.err
+    assert run.facts["ratio"] == pytest.approx(RATIO, rel=0.05)
+    assert run.checkpoint() is not None

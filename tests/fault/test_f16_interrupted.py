@@ -14,7 +14,7 @@ starter, nursery = fault_fixtures.starter, fault_fixtures.nursery
 
 SEED = 20261616
 TOGETHER = 5  # runs at a time: while some wait, others start
-IMPORTS_S, LIFE_S = 4.0, 6.0  # of so many at a time on two cores
+IMPORTS_S, LIFE_S = 3.0, 6.0  # of so many at a time on two cores
 END_S, SECOND_END_S = 15.0, 6.0  # 10 and 2 are promised on a machine that has nothing else to do
 SHORT = {"steps": 400, "checkpoint.every_steps": 100, "local.actors": 1}
 LONG = {"steps": 10**8, "checkpoint.every_steps": 500, "local.actors": 1}
@@ -45,7 +45,7 @@ def test_f16_ctrl_c_at_random_moments(nursery: Nursery, tmp_path: Path) -> None:
     """From the first instruction of the command to its end, alone and to the group as a terminal does it."""
     chance = random.Random(SEED + 1)
     codes = []
-    for first in range(0, 20 * TIMES, TOGETHER):
+    for first in range(0, 15 * TIMES, TOGETHER):
         runs = [nursery.start(tmp_path / str(first + i), "fault_envs:Plain", SHORT) for i in range(TOGETHER)]
         interrupt(runs, chance, LIFE_S)
         for run in runs:

@@ -31,14 +31,14 @@ def make_algo(name: str, q: QConfig, net: Net, custom_loss: Loss | None = None) 
     loss, q_values = _mathematics(name, q, net.first_action)
     fractions = {}
     if name == "iqn":
-        fractions = {"taus": q.num_taus, "target_taus": q.num_target_taus, "choose_taus": q.num_act_taus}
+        fractions = {"taus": q.num_taus, "target_taus": q.num_target_taus}
     noises = ("noise", "target_noise", *(["choose_noise"] if q.double else [])) if net.num_noise else ()
     return Algo(
         name=name,
         loss=custom_loss or loss,
         q_values=q_values,
         draws=partial(_draws, noises=noises, num_noise=net.num_noise, fractions=fractions),
-        act_draws=partial(_act_draws, num_noise=net.num_noise, num_taus=fractions.get("choose_taus", 0)),
+        act_draws=partial(_act_draws, num_noise=net.num_noise, num_taus=q.num_act_taus if fractions else 0),
         first_action=net.first_action,
         custom_loss=None if custom_loss is None else getattr(custom_loss, "__name__", type(custom_loss).__name__),
     )
@@ -48,9 +48,14 @@ def _mathematics(name: str, q: QConfig, first_action: int) -> tuple[Loss, Callab
     if name == "dqn":
         huber = None if q.loss == "mse" else q.huber
         return partial(dqn.loss, double=q.double, huber=huber, first_action=first_action), dqn.q_values
-    if name in ("qrdqn", "iqn"):
-        loss = quantile.qrdqn_loss if name == "qrdqn" else quantile.iqn_loss
-        return partial(loss, double=q.double, huber=q.huber, first_action=first_action), quantile.q_values
+    if name == "qrdqn":
+        given = partial(quantile.qrdqn_loss, double=q.double, huber=q.huber, first_action=first_action)
+        return given, quantile.q_values
+    if name == "iqn":
+        given = partial(
+            quantile.iqn_loss, double=q.double, huber=q.huber, num_choose=q.num_act_taus, first_action=first_action
+        )
+        return given, quantile.q_values
     return (
         partial(c51.loss, double=q.double, v_min=q.v_min, v_max=q.v_max, first_action=first_action),
         partial(c51.q_values, v_min=q.v_min, v_max=q.v_max),

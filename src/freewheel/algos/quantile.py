@@ -53,19 +53,19 @@ def iqn_loss(
     *,
     double: bool,
     huber: float,
+    num_choose: int,
     first_action: int = 0,
 ) -> tuple[Tensor, Outcome]:
-    """`taus`, `target_taus` and `choose_taus` of the draws are the fractions of the online, target and choosing quantiles."""
-    target_taus, choose_taus = draws["target_taus"], draws["choose_taus"]
+    """`taus` and `target_taus` of the draws are the fractions of the online and the target quantiles.
+
+    The best action is chosen by `num_choose` quantiles at evenly spread fractions, as the greedy policy does: equal for all rows,
+    so that the network works out their part once and not for every row.
+    """
+    evenly = midpoints(num_choose, draws["taus"].device).unsqueeze(0)
+    by, noise = (params, "choose_noise") if double else (target, "target_noise")
     with torch.no_grad():
-        if double:
-            later = forward(target, batch["next_obs"], draws.get("target_noise"), target_taus)
-            choose = forward(params, batch["next_obs"], draws.get("choose_noise"), choose_taus)
-        else:  # one pass for both: the body's work is the same
-            both = torch.cat([target_taus, choose_taus], 1)
-            out = forward(target, batch["next_obs"], draws.get("target_noise"), both)
-            num_targets = target_taus.shape[1]
-            later, choose = out[..., :num_targets], out[..., num_targets:]
+        later = forward(target, batch["next_obs"], draws.get("target_noise"), draws["target_taus"])
+        choose = forward(by, batch["next_obs"], draws.get(noise), evenly)
         goal = _goal(batch, later, choose)
     taus = draws["taus"]
     return _loss(forward(params, batch["obs"], draws.get("noise"), taus), goal, taus, batch, huber, first_action)

@@ -148,4 +148,4 @@ def doubtful(batch: Batch) -> str:
 def _grouped(value: Any, groups: int) -> Any:
     if isinstance(value, dict):
         return {name: _grouped(part, groups) for name, part in value.items()}
-    return value.unflatten(0, (groups, -1))
+    return value.view(groups, -1, *value.shape[1:])

@@ -22,7 +22,7 @@ class QNet(nn.Module):
     """Observations to what the algorithm works on: [B, A], or [B, A, K] where an action has K quantiles or atoms.
 
     Nothing in it is random: `noise` is a vector of `num_noise` standard normals for the noisy layers (None: their means),
-    `taus` [B, K] the fractions at which IQN's quantiles are asked for. Place i of A is the action `first_action` + i.
+    `taus` [B, K], or [1, K] for all rows, the fractions at which IQN's quantiles are asked for. Place i of A is the action `first_action` + i.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class QHead(nn.Module):
 
 
 class FractionEmbedding(nn.Module):
-    """Features [B, F] and fractions taus [B, N] to [B, N, F]: features times a learned function of each fraction.
+    """Features [B, F] and fractions taus [B, N], or [1, N] for all rows, to [B, N, F]: features times a learned function of each fraction.
 
     The function is relu(linear(cos(pi i tau))), i = 0 .. num_cosines - 1.
     """

@@ -211,7 +211,10 @@ class Supervisor:
         self.stop(is_urgent=True)
 
     def _watch(self, member: Member, now: float) -> None:
-        if not member.is_alive or member.page is None:
+        if not member.is_alive:
+            return
+        if member.page is None:
+            self._watch_stopped(member, now)
             return
         snapshot = self.job.ledger.snapshot(member.page)
         if member.shows_life(snapshot, now):
@@ -230,6 +233,14 @@ class Supervisor:
         elif silent_s > max(limit * STALE_SHARE, 2 * WATCH_S) and phase != "start" and not member.is_told:
             member.is_told = True
             self._note(f"{member.name} has shown no sign of life for {silent_s:.0f} s (phase {phase}).")
+
+    def _watch_stopped(self, member: Member, now: float) -> None:
+        """One without a page shows no signs of life, but whether it is stopped can be seen: others wait for it."""
+        if not member.is_stopped:
+            member.beat_s = now
+        elif now - member.beat_s > self.job.config.local.stall_s:
+            self._note(f"{member.name} has been stopped for {now - member.beat_s:.0f} s and is replaced.")
+            member.kill()
 
     def usage(self) -> dict[str, float]:
         """CPU and memory of every process since the last call, for the log."""
