@@ -141,7 +141,7 @@ class Acting:
         self.page.set(EPSILON, float(actor.epsilon.mean()))
         self.page.set(LAG, float(self.job.board.version - self.version))
         self.page.set(VERSION, float(self.version))
-        for command in self.channel.receive():
+        for command in self.channel.commands():
             if "epsilon" in command:
                 actor.explorer.override = command["epsilon"]
         self._report()

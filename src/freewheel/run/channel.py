@@ -10,6 +10,8 @@ import socket
 from collections import deque
 from typing import Any
 
+from freewheel.errors import RoleLost
+
 Message = dict[str, Any]
 
 # A message fits well into a socket's buffer (200 kB on Linux); longer ones are the sender's mistake.
@@ -68,6 +70,13 @@ class Channel:
                 self.is_open = False
                 break
             found.append(json.loads(data))
+        return found
+
+    def commands(self) -> list[Message]:
+        """As `receive`, for a role: without its supervisor nobody needs it any more."""
+        found = self.receive()
+        if not self.is_open:
+            raise RoleLost("the supervisor is gone.")
         return found
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from freewheel.errors import CheckpointError, ConfigError
+from freewheel.errors import CheckpointError, ConfigError, RoleLost
 from freewheel.learners.loop import Learner
 from freewheel.learners.step import Step
 from freewheel.memory.replay import Replay
@@ -69,6 +69,8 @@ class Learning:
             self._go_on()
             self._publish()
             self._train()
+        except RoleLost:
+            raise  # the run's folder may be another's by now
         except Exception:
             # What was learned is kept, whatever went wrong: a step that is not finite was not carried out.
             if self.saver.newest_step < self.governor.steps:
@@ -168,7 +170,7 @@ class Learning:
         self._report()
 
     def _read_commands(self) -> None:
-        for command in self.channel.receive():
+        for command in self.channel.commands():
             if "episodes" in command:
                 self.episodes = command["episodes"]
             if "adopt" in command:
