@@ -29,6 +29,7 @@ STARTING, STOPPED = PHASES.index("start"), PHASES.index("stop")
 Handle = Callable[[Member, Message], None]
 
 WATCH_S = 0.5  # between two looks at signs of life
+AWAY_S = 5.0  # a look that comes so late was held up from outside
 START_S = 180.0  # importing an env and making its copies may take long
 STALE_SHARE = 1 / 6  # of the time after which a role is replaced, when it is named for the first time
 BUDGET_S = 600.0
@@ -94,8 +95,11 @@ class Supervisor:
             self._bury(member)
         now = time.monotonic()
         if now >= self._watch_due:
+            was_away = now > self._watch_due + AWAY_S > AWAY_S
             self._watch_due = now + WATCH_S
             for member in self.members:
+                if was_away:  # this process itself was stopped: it cannot tell who lived meanwhile
+                    member.beat_s = now
                 member.look_at_usage()
                 self._watch(member, now)
         self._move_on(now)
