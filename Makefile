@@ -41,7 +41,7 @@ core-test:  ## all tests of the C++ core: schedules, ThreadSanitizer, AddressSan
 FAULT ?= 10
 MINUTES ?= 30
 
-fault: setup  ## the fault tests with FAULT times the counts of `make test` (10: about half an hour)
+fault: setup  ## the fault tests with FAULT (10) times the counts of `make test`
 	FREEWHEEL_FAULT=$(FAULT) $(BIN)/python -m pytest tests/fault -o timeout=7200
 
 soak: setup  ## train for MINUTES (30) with a fault every minute; fails if anything grows or is lost

@@ -177,6 +177,13 @@ def rates(soak: Soak) -> list[float]:
     return found
 
 
+def thirds(values: list[float]) -> tuple[float, float]:
+    """Medians of the first and the last third."""
+    count = max(len(values) // 3, 1)
+    early, late = (statistics.median(part) if part else 0.0 for part in (values[:count], values[-count:]))
+    return early, late
+
+
 def verdict(soak: Soak, folder: Path) -> list[str]:
     """What is not as promised; prints what was measured."""
     wrong: list[str] = []
@@ -197,14 +204,14 @@ def verdict(soak: Soak, folder: Path) -> list[str]:
         slope = slope_mb_per_hour(soak.samples, role)
         shown = "-" if slope is None else f"{slope:+.2f} MB/h"
         check(f"private memory, {role}", shown, slope is None or slope < MOST_MB_PER_HOUR, is_long)
-    quiet = [s for s in soak.samples if s.seconds > RECOVER_S] or soak.samples
-    fds, segments = [s.fds for s in quiet], [s.segments for s in quiet]
-    # While a role is replaced its channel is closed or not yet made.
-    check("descriptors, first and last", f"{fds[0]}, {fds[-1]}", abs(fds[-1] - fds[0]) <= 3)
-    check("shared memory, first and last", f"{segments[0]}, {segments[-1]}", segments[-1] == segments[0])
-    found = rates(soak)
-    third = max(len(found) // 3, 1)
-    early, late = (statistics.median(part) if part else 0.0 for part in (found[:third], found[-third:]))
+    for name, counts in (
+        ("descriptors, early and late", [s.fds for s in soak.samples]),
+        ("shared memory, early and late", [s.segments for s in soak.samples]),
+    ):
+        # Medians: while a role is replaced its channel is closed or not yet made.
+        early, late = thirds([float(count) for count in counts])
+        check(name, f"{early:.0f}, {late:.0f}", late <= early)
+    early, late = thirds(rates(soak))
     check(
         "steps per second, early and late", f"{early:.0f}, {late:.0f}", late >= (1 - MOST_RATE_CHANGE) * early, is_long
     )

@@ -63,7 +63,7 @@ class Saboteur(freewheel.Callback):
         self.facts: dict[str, Any] = {"hits": [], "trouble": [], "most_ahead": 0}
         self.moment: Any = None
         self.is_over = threading.Event()
-        self.threads = [threading.Thread(target=self.act), threading.Thread(target=self.watch)]
+        self.threads = [threading.Thread(target=work, daemon=True) for work in (self.act, self.watch)]
 
     def on_step(self, moment: freewheel.Moment) -> None:
         if self.moment is None:

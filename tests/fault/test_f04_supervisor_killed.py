@@ -54,13 +54,13 @@ def test_f05_group_and_all_processes_killed_at_once(nursery: Nursery, tmp_path: 
 
 def test_f05_the_forkserver_killed(nursery: Nursery, tmp_path: Path) -> None:
     """All roles die with the process they come from, and come again from another, which is marked and masked like the first."""
-    settings = {"checkpoint.every_steps": 100, "local.actors": 1, "local.restarts": 2}
-    acts = [["save_first", {}], ["kill_forkserver", {}]]
+    settings = {"checkpoint.every_steps": 100, "local.actors": 1, "local.restarts": 1000}
+    acts = [["save_first", {}], *[["kill_forkserver", {}]] * 2 * TIMES]
     run = nursery.drive(tmp_path, {"env": "fault_envs:Helped", "settings": settings, "acts": acts})
     assert run.wait() == 0, run.err
     assert run.facts["trouble"] == [], run.err
-    assert run.facts["lives"]["learner"] == run.facts["lives"]["actor-0"] == 1, run.err
-    assert run.err.count("it is started again") == 2, run.err
+    assert run.facts["lives"]["learner"] == run.facts["lives"]["actor-0"] == 2 * TIMES, run.err
+    assert run.err.count("it is started again") == 4 * TIMES, run.err
     assert_all_gone(run)
 
 

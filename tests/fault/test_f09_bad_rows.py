@@ -18,6 +18,7 @@ from freewheel.learners.ratio import STOP
 from freewheel.nets.flat import Flat
 from freewheel.report.ledger import Snapshot
 from freewheel.run.acting import Acting
+from freewheel.run.channel import Channel, pair
 from freewheel.run.job import FIRST_ACTOR, Job
 from freewheel.run.layout import choose
 from freewheel.run.local import plan
@@ -46,10 +47,12 @@ class Breaking(Plain):
         return obs, reward, ended, cut, info
 
 
-class Told:
-    """In place of the channel: keeps what the actor says, and ends the run when enough has happened."""
+class Told(Channel):
+    """Keeps what the actor says, and ends the run when enough has happened."""
 
     def __init__(self, job: Job, most: int) -> None:
+        ours, self.theirs = pair()
+        super().__init__(ours)
         self.job, self.most, self.dropped = job, most, list[dict[str, Any]]()
 
     def send(self, message: dict[str, Any]) -> None:
@@ -58,11 +61,9 @@ class Told:
             if len(self.dropped) == self.most:
                 self.job.counts.add(STOP, 1)
 
-    def receive(self) -> list[dict[str, Any]]:
-        return []
-
-    def flush(self) -> None:
-        """Nothing waits."""
+    def close(self) -> None:
+        super().close()
+        self.theirs.close()
 
 
 def job_of(tmp_path: Path, **settings: Any) -> Job:
@@ -77,8 +78,9 @@ def act(job: Job, most: int) -> tuple[Told, Snapshot]:
     told, threads = Told(job, most), torch.get_num_threads()
     Breaking.num_broken = 0
     try:
-        Acting(job, 0, 0, told).run()  # type: ignore[arg-type]
+        Acting(job, 0, 0, told).run()
     finally:
+        told.close()
         torch.set_num_threads(threads)
     return told, job.ledger.snapshot(FIRST_ACTOR)
 

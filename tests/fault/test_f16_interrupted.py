@@ -81,6 +81,7 @@ def test_f16_a_second_ctrl_c_ends_it_at_once(nursery: Nursery, tmp_path: Path) -
             time.sleep(chance.uniform(0, 0.05))
             run.send(signal.SIGINT)
             assert run.wait(SECOND_END_S) == INTERRUPTED, f"{where}: {run.err}"
+            assert "did not end in time" not in run.err, f"{where}: the env was waited for"
             assert_clean(run, where)
         assert once.wait(END_S) == INTERRUPTED, once.err
         assert "did not end in time and was killed" in once.err

@@ -277,7 +277,7 @@ class LocalConfig:
     slack_steps: int = 0
     """Steps that actors may be ahead of the ratio before they are held back; 0 chooses."""
 
-    prefetch: int = 2
+    prefetch: int = 4
     """Batches made ready while the learner trains."""
 
     publish_every_updates: int = 8

@@ -42,6 +42,8 @@ class Learner:
         self.sample_age, self.oldest_version = 0.0, 0
         self.update_s = 0.0  # of one update, newest call
         self._looks = True
+        self._kept: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+        self._has_draws = bool(step.algo.draws(1, torch.Generator()))
 
     @property
     def updates(self) -> int:
@@ -66,7 +68,7 @@ class Learner:
             if self._looks:
                 self._look(batch)
             self.lr = lr_at(self.config.learner, step.num_updates, share_done)
-            arranged, draws = self._arranged(batch), self._drawn(self.generator)
+            arranged, draws = self._arranged(self.replay.views(batch)), self._drawn(self.generator)
             enter(COMPUTE)
             self.last = step.update(arranged, draws, self.lr)
             if self.replay.prioritized:
@@ -107,13 +109,20 @@ class Learner:
         batch["action"].fill_(self.step.algo.first_action)
         return batch, self._drawn(torch.Generator())
 
-    def _arranged(self, batch: Batch | dict[str, Any]) -> dict[str, Any]:
-        tensors = {name: batch[name] for name in USED}
-        if self.step.unrolled == 1:
-            return tensors
-        return {name: _grouped(tensor, self.step.unrolled) for name, tensor in tensors.items()}
+    def _arranged(self, views: dict[str, Any]) -> dict[str, Any]:
+        """What an update takes of a batch, stacked if it makes several. A buffer's views stay the same, so it is done once for each."""
+        kept = self._kept.get(id(views))
+        if kept is not None and kept[0] is views:
+            return kept[1]
+        found = {name: views[name] for name in USED}
+        if self.step.unrolled > 1:
+            found = {name: _grouped(tensor, self.step.unrolled) for name, tensor in found.items()}
+        self._kept[id(views)] = views, found
+        return found
 
     def _drawn(self, generator: torch.Generator) -> dict[str, Tensor]:
+        if not self._has_draws:
+            return {}
         rows = self.config.learner.batch_size
         each = [self.step.algo.draws(rows, generator) for _ in range(self.step.unrolled)]
         if self.step.unrolled == 1:

@@ -61,6 +61,7 @@ class Member:
                 process.start()
         except BaseException:
             ours.close()
+            self.life -= 1  # there was none
             raise
         self.process, self.channel, self.trouble = process, Channel(ours), None
         self.started_s = self.beat_s = time.monotonic()

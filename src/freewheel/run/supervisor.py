@@ -35,6 +35,7 @@ STALE_SHARE = 1 / 6  # of the time after which a role is replaced, when it is na
 BUDGET_S = 600.0
 PATIENCE_S = 8.0  # for the end of a run that was interrupted
 SAVE_S = 4.0  # of it are the learner's: an env that does not end must not cost the checkpoint
+LAUNCHES, LAUNCH_AGAIN_S = 5, 0.05  # a process that was killed is gone within milliseconds
 LAST_CALL_S = 300.0  # for the updates and the checkpoint after the last step
 
 
@@ -150,15 +151,29 @@ class Supervisor:
             member.kill()
 
     def _start(self, member: Member) -> None:
-        start_forkserver()  # again, if somebody has killed it
         if member.page is not None:
             self.job.ledger.page(member.page).start(STARTING)  # what it needs before its own first mark is a start too
-        member.start(self.job)
+        self._launch(member)
         self._guard.add(member.pid)
         assert member.process is not None
         assert member.channel is not None
         self._selector.register(member.process.sentinel, selectors.EVENT_READ, member)
         self._selector.register(member.channel.socket, selectors.EVENT_READ, member)
+
+    def _launch(self, member: Member) -> None:
+        """A forkserver that was killed is started again; one that is just dying cannot be told from a living one, and refuses."""
+        for _ in range(LAUNCHES):
+            start_forkserver()
+            try:
+                member.start(self.job)
+                return
+            except (ConnectionError, EOFError) as error:
+                refused = error
+                time.sleep(LAUNCH_AGAIN_S)
+        raise RoleLost(
+            f"{member.name} could not be started {LAUNCHES} times: {refused!r}. Something kills the processes of this run; "
+            "look at the machine's memory (dmesg)."
+        ) from refused
 
     def _forget(self, member: Member) -> None:
         assert member.process is not None
