@@ -245,7 +245,7 @@ class Batch:
     def array(self, name: str) -> np.ndarray[Any, Any]:
         """The array of one field or column, over the buffer's memory."""
         a = self._layout.arrays[name]
-        made: np.ndarray[Any, Any] = np.ndarray(a.shape, a.dtype, self._lease, a.offset, a.strides)
+        made: np.ndarray[Any, Any] = np.ndarray(a.shape, a.dtype, self._lease, a.offset, a.strides)  # type: ignore[arg-type]
         return made
 
     def __getattr__(self, name: str) -> Any:
