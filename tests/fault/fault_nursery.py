@@ -14,7 +14,6 @@ import os
 import selectors
 import signal
 import sys
-import time
 import traceback
 from typing import Any
 
@@ -89,7 +88,6 @@ def fork(order: dict[str, Any]) -> int:
             os.close(opened)
         os.closerange(3, 256)
         os.environ.update(order["environment"])
-        a_process_of_its_own()
         module, _, function = order["call"].partition(":")
         signal.signal(signal.SIGINT, signal.default_int_handler)
         code = getattr(importlib.import_module(module), function)(order["arguments"])
@@ -101,13 +99,6 @@ def fork(order: dict[str, Any]) -> int:
 
 
 OUT = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-
-
-def a_process_of_its_own() -> None:
-    """What an import does once per process and a fork would share."""
-    from freewheel.run import guard, local
-
-    guard.OWNER_ID = local.OWNER_ID = f"{os.getpid()}-{time.monotonic_ns()}"
 
 
 def leave(code: int) -> None:

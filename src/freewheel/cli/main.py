@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.run.stopping import ends_at_once
 
 # Each command is a module of this package with a main(args); it is imported only when it is called.
 COMMANDS = {
@@ -40,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if words[0] not in COMMANDS:
             raise ConfigError(unknown_command(words[0]))
-        code: int | None = importlib.import_module(f"freewheel.cli.{words[0]}").main(words[1:])
+        with ends_at_once():
+            command = importlib.import_module(f"freewheel.cli.{words[0]}")
+        code: int | None = command.main(words[1:])
     except FreewheelError as error:
         if error.__cause__ is not None and isinstance(error, EnvError):
             traceback.print_exception(error.__cause__)  # the user's own code: its lines are what helps

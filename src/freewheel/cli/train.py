@@ -14,6 +14,7 @@ from freewheel.config import Config, assemble
 from freewheel.config.assemble import known
 from freewheel.config.check import value_of
 from freewheel.errors import ConfigError
+from freewheel.run.stopping import ends_at_once
 from freewheel.run.threads import limit_threads
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def main(arguments: Sequence[str]) -> int:
         from freewheel.run.guard import start_forkserver
 
         start_forkserver()  # it loads what the roles need while this process loads the same
-    from freewheel.train import exit_code, train
+    with ends_at_once():
+        from freewheel.train import exit_code, train
 
     if args.resume is not None:
         if env:

@@ -16,8 +16,12 @@ from freewheel.run import warden
 from freewheel.run.role import OWNER
 from freewheel.run.threads import VARIABLES
 
-# The mark of all that this process starts; no other process on this machine has the same.
-OWNER_ID = f"{os.getpid()}-{time.monotonic_ns()}"
+_marks: dict[int, str] = {}  # by process: a fork copies this
+
+
+def owner_id() -> str:
+    """The mark of all that this process starts; no other process on this machine has the same."""
+    return _marks.setdefault(os.getpid(), f"{os.getpid()}-{time.monotonic_ns()}")
 
 
 def start_forkserver() -> None:
@@ -32,7 +36,7 @@ def start_forkserver() -> None:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         os.environ.update(dict.fromkeys(VARIABLES, "1"))
-        os.environ[OWNER] = OWNER_ID
+        os.environ[OWNER] = owner_id()
         forkserver.ensure_running()
     finally:
         for name, value in before.items():
@@ -53,7 +57,7 @@ class Guard:
         start_forkserver()
         environment = {name: value for name, value in os.environ.items() if name != OWNER}
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(warden.__file__)), f"{OWNER}={OWNER_ID}"],
+            [sys.executable, "-I", "-S", str(Path(warden.__file__)), f"{OWNER}={owner_id()}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -28,7 +28,7 @@ from freewheel.run import payoff, state
 from freewheel.run.callback import Callback, Moment
 from freewheel.run.channel import Message
 from freewheel.run.checkpoint import Checkpoint
-from freewheel.run.guard import OWNER_ID
+from freewheel.run.guard import owner_id
 from freewheel.run.helping import make_team
 from freewheel.run.job import FIRST_ACTOR, LEARNER, SUPERVISOR, Job
 from freewheel.run.layout import Layout
@@ -71,7 +71,7 @@ def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout)
         Path(),  # the run has no folder yet
         time.monotonic(),
         os.getpid(),
-        OWNER_ID,
+        owner_id(),
     )
     job.device = str(pick_device(config.learner.device))
     job.precision, job.why_precision = precision.choose(config.learner.precision, job.device.partition(":")[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,19 @@ class Signals:
     """Which signal came, if any."""
 
     received: int | None = None
+
+
+@contextmanager
+def ends_at_once() -> Iterator[None]:
+    """For imports: Ctrl-C within one may be lost, or abort inside a library, so it ends the process with nothing in between."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
