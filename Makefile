@@ -16,7 +16,7 @@ train: setup  ## train a first agent and evaluate it
 
 test: setup  ## run all tests
 	$(MAKE) -C core/tests quick
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: setup  ## formatting, lint, types
 	$(BIN)/ruff format --check src tests examples
