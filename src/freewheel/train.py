@@ -248,6 +248,8 @@ def _train(
     ):
         if why:
             progress.note(why)
+        if config.learner.precision != "fp32":
+            progress.note(f"precision={made.precision}: {made.why_precision}.")
         if checkpoint is not None:
             _resume_at(checkpoint, moment, progress)
         runtime: Sequential | Local

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import fault_fixtures
 import pytest
-from fault_runs import TIMES, Nursery
+from fault_runs import TIMES, Nursery, Run
 
 starter, nursery = fault_fixtures.starter, fault_fixtures.nursery
 
@@ -65,30 +65,38 @@ def check(nursery: Nursery, folder: Path, seed: int) -> None:
     assert float(saved.tensors["optimizer.decay"][1]) == pytest.approx(0.999 ** saved.state["updates"], rel=1e-3), where
 
 
+TEAM = {
+    "local.restarts": 1000,
+    "local.stall_s": 1.0,
+    "local.actors": 1,
+    "learner.workers": 2,
+    "checkpoint.every_steps": 50,
+}
+
+
 def test_f02_a_worker_that_is_killed_or_stopped_is_replaced(nursery: Nursery, tmp_path: Path) -> None:
-    """Training goes on with the new one, at the same ratio."""
-    gap_s = (0.0, 0.4)
-    plan = {
-        "env": "fault_envs:Plain",
-        "seed": SEED,
-        "settings": {
-            "local.restarts": 1000,
-            "local.stall_s": 1.0,
-            "local.actors": 1,
-            "learner.workers": 2,
-            "checkpoint.every_steps": 50,
-        },
-        "acts": [
-            ["save_first", {}],
-            ["hit", {"role": "worker", "number": signal.SIGKILL, "count": 2 * TIMES, "gap_s": gap_s}],
-            ["hit", {"role": "worker", "number": signal.SIGSTOP, "count": TIMES, "gap_s": gap_s}],
-        ],
-    }
-    run = nursery.drive(tmp_path, plan)
-    assert run.wait(110) == 0, run.err
-    assert run.facts["trouble"] == [], run.err
-    assert run.facts["lives"]["actor-0"] == 0
+    """The learner waits for the new one, and training goes on at the same ratio."""
+    run = hit_team(nursery, tmp_path, ("worker", signal.SIGKILL, 2 * TIMES), ("worker", signal.SIGSTOP, TIMES))
+    assert run.facts["lives"]["actor-0"] == run.facts["lives"]["learner"] == 0, run.err
     assert run.err.count("worker-1 ended (killed by SIGKILL); it is started again") >= 2 * TIMES, run.err
     assert "worker-1 has been stopped for " in run.err, run.err
+
+
+def test_f02_a_learner_with_workers_is_killed_and_goes_on_with_them(nursery: Nursery, tmp_path: Path) -> None:
+    run = hit_team(nursery, tmp_path, ("learner", signal.SIGKILL, 2 * TIMES), ("worker", signal.SIGKILL, TIMES))
+    assert run.facts["lives"]["actor-0"] == 0, run.err
+    assert run.facts["lives"]["learner"] == 2 * TIMES, run.err
+    assert run.err.count("worker-1 ended") == TIMES, run.err
+
+
+def hit_team(nursery: Nursery, folder: Path, *hits: tuple[str, int, int]) -> Run:
+    acts = [
+        ["hit", {"role": role, "number": number, "count": count, "gap_s": (0.0, 0.4)}] for role, number, count in hits
+    ]
+    plan = {"env": "fault_envs:Plain", "seed": SEED, "settings": TEAM, "acts": [["save_first", {}], *acts]}
+    run = nursery.drive(folder, plan)
+    assert run.wait(110) == 0, run.err
+    assert run.facts["trouble"] == [], run.err
     assert run.facts["ratio"] == pytest.approx(RATIO, rel=0.05)
     assert run.checkpoint() is not None
+    return run

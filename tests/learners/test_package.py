@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import subprocess
+import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -134,9 +136,11 @@ def test_the_least_recently_used_are_forgotten_and_rooms_of_the_dead(monkeypatch
         path = package.folder() / name
         path.touch()
         os.utime(path, (10_000 - age, 10_000 - age))
-    for modified in (1_000, 9_990):
-        room = package.folder() / f"{package.ROOM}{modified}"
-        room.mkdir()
-        os.utime(room, (modified, modified))
-    package._forget_oldest(package.folder() / "new.pt2")
-    assert sorted(path.name for path in package.folder().iterdir()) == [".room-9990", "middle.pt2", "new.pt2"]
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    for pid in (dead.pid, os.getpid()):
+        (package.folder() / f"{package.ROOM}{pid}-x").mkdir()
+    package._forget_oldest()
+    package.sweep()
+    names = sorted(path.name for path in package.folder().iterdir())
+    assert names == [f".room-{os.getpid()}-x", "middle.pt2", "new.pt2"]

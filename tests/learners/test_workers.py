@@ -175,17 +175,35 @@ def test_an_error_in_a_helper_reaches_both_sides(monkeypatch: pytest.MonkeyPatch
         leader.update(rows(0, 17), draws, 1e-3)
 
 
-def test_a_helper_goes_when_its_leader_is_gone_or_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "LOOK_EVERY_S", 0.05)
+def test_an_update_waits_for_the_successor_of_a_killed_helper() -> None:
+    """Also of one that ended with an error, and of one that was killed while the leader changed."""
+    step, team = made(2)
+    looks: list[mp.process.BaseProcess] = []
+
+    def replace() -> bool:
+        if not looks:
+            team.pids[1] = workers.LEFT  # the second reason to be replaced, after the first: never having come
+            looks.append(start(team, 1))
+        return True
+
+    leader = TeamStep(step, team, timeout_s=30, may_wait=replace)
+    alone = make(q=NOISY)
+    check_equal(alone, leader, 17, num_updates=3)
+    (helper,) = looks
+    assert helper.pid
+    os.kill(helper.pid, signal.SIGKILL)
+    end(helper)
+    looks.clear()
+    leader = TeamStep(step, team, timeout_s=30, may_wait=replace)
+    check_equal(alone, leader, 17, num_updates=3)
+    team.dismiss()
+    assert end(looks[0]) == 0
+
+
+def test_a_helper_goes_when_it_is_told_to() -> None:
     _, team = made(2)
-    gone = mp.get_context("forkserver").Process(target=never)
-    gone.start()
-    gone.join(20)
-    team.pids[0] = gone.pid
-    help_train(team, 1, make(q=NOISY), never)
     help_train(team, 1, make(q=NOISY), lambda: True)
-    gone.close()
-    assert workers.is_alive(os.getpid())
+    assert team.pids[1] == os.getpid()
 
 
 def test_what_a_team_cannot_do_is_refused() -> None:

@@ -61,7 +61,7 @@ def test_the_faster_number_is_taken(
     ours, theirs = pair()
     with ours, theirs:
         heard, channel = Channel(ours), Channel(theirs)
-        side = helping.Helping(learner, team, channel)
+        side = helping.Helping(learner, team, channel, lambda: False)
         side.look()
         assert heard.receive() == []  # too early to tell
         learner.step.num_updates = helping.LOOK_AFTER

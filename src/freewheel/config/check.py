@@ -206,6 +206,7 @@ def unused(config: Config) -> dict[str, str]:
     add(learner.lr_schedule == "constant", "learner.lr_schedule=constant", "learner.lr_end")
     add(learner.lr_schedule != "restarts", f"learner.lr_schedule={learner.lr_schedule}", "learner.lr_restart_updates")
     add(learner.optimizer != "adamw", f"learner.optimizer={learner.optimizer}", "learner.weight_decay")
+    add(config.local.free, "local.free lets actors run on", "local.slack_steps")
     convolutions = ("net.channels", "net.kernels", "net.strides", "net.conv_bias")
     add(config.net.body == "mlp", "net.body=mlp", *convolutions)
     add(config.net.body == "cnn", "net.body=cnn", "net.rescale")

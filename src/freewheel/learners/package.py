@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from freewheel.errors import ConfigError, FreewheelError
+from freewheel.report.processes import is_alive
 
 Function = Callable[..., Sequence[Tensor]]
 
@@ -59,7 +60,8 @@ def make(function: Function, args: Sequence[Tensor]) -> Path:
         _check_compiler()
         with _told("compiled"):
             _compile(graph, args, path)
-        _forget_oldest(path)
+        _forget_oldest()
+        sweep()
     return path
 
 
@@ -152,9 +154,9 @@ def _compile(graph: torch.fx.GraphModule, args: Sequence[Tensor], path: Path) ->
 
 @contextmanager
 def _room(parent: Path) -> Iterator[Path]:
-    """A folder that is gone afterwards."""
+    """A folder that is gone afterwards; `sweep` knows by its name whose it was."""
     parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=ROOM, dir=parent, ignore_cleanup_errors=True) as temp:
+    with tempfile.TemporaryDirectory(prefix=f"{ROOM}{os.getpid()}-", dir=parent, ignore_cleanup_errors=True) as temp:
         yield Path(temp)
 
 
@@ -188,15 +190,19 @@ def _first_line(error: Exception) -> str:
     return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), "no reason given")
 
 
-def _forget_oldest(newest: Path) -> None:
-    """Packages beyond those that are kept, and rooms whose owner was killed an hour ago or more."""
-    ages = {path: _modified(path) for path in folder().iterdir()}
-    kept = sorted((path for path in ages if path.suffix == ".pt2"), key=lambda path: ages[path], reverse=True)
+def sweep() -> None:
+    """Removes what processes that were killed while they compiled or loaded have left."""
+    for path in folder().glob(f"{ROOM}*"):
+        owner = path.name.removeprefix(ROOM).partition("-")[0]
+        if owner.isdigit() and not is_alive(int(owner)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _forget_oldest() -> None:
+    """Packages beyond those that are kept."""
+    kept = sorted(folder().glob("*.pt2"), key=_modified, reverse=True)
     for path in kept[MOST_KEPT:]:
         path.unlink(missing_ok=True)
-    for path, modified in ages.items():
-        if path.name.startswith(ROOM) and modified < _modified(newest) - 3600:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _modified(path: Path) -> float:

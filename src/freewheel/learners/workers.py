@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,11 @@ from freewheel.learners.nested import leaves, mapped, num_rows, parts_of, rows_o
 from freewheel.learners.step import Gradient, Step, Updated, summed
 from freewheel.memory.counter import Counters
 from freewheel.memory.segment import Segment
+from freewheel.report.processes import is_alive
 
 GIVEN = 0  # the counter of batches given out; counter i is that of the batches worker i has done
 # How often a waiting side looks whether the other one is still there.
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 0.25
 # What stands in place of a helper's pid after an error, and in the leader's after `dismiss`.
 LEFT = -1
 
@@ -111,6 +111,10 @@ class Team:
         """(first row, rows) of each worker."""
         return parts_of(self.num_rows, self.num_workers)
 
+    def lead(self) -> None:
+        """The calling process gives out the batches from now on."""
+        self.pids[0] = os.getpid()
+
     def dismiss(self) -> None:
         """Wakes the helpers and lets them go."""
         self.pids[0] = LEFT
@@ -121,18 +125,22 @@ class TeamStep:
     """The leader's side: from now on the step's gradients come from the whole team, and its vectors are the shared ones.
 
     `update` is the step's own. An update that a helper does not answer within `timeout_s` raises, with nothing changed.
+    So does the death of a helper, unless `may_wait` says that another one will come; it is asked whenever a helper is
+    waited for, several times a second.
     """
 
-    def __init__(self, step: Step, team: Team, timeout_s: float = 60.0) -> None:
+    def __init__(
+        self, step: Step, team: Team, timeout_s: float = 60.0, may_wait: Callable[[], bool] = lambda: False
+    ) -> None:
         if step.is_compiled or step.device.type != "cpu":
             raise ConfigError(
                 "more than one worker takes eager updates on the CPU: --compile off --learner.device cpu."
             )
-        self.step, self.team, self.timeout_s = step, team, timeout_s
+        self.step, self.team, self.timeout_s, self.may_wait = step, team, timeout_s, may_wait
         team.weights.copy_(step.state.weights)
         team.target.copy_(step.state.target)
         step.live_in(team.weights, team.target)
-        team.pids[0] = os.getpid()
+        team.lead()
         step.gradient_by = self.gradient
 
     def update(self, batch: Batch, draws: Draws, lr: float) -> Updated:
@@ -161,27 +169,35 @@ class TeamStep:
         return summed(each, [count / team.num_rows for _, count in shares])
 
     def _wait_for(self, worker: int, number: int, deadline: float) -> None:
-        """Sleeps until the worker has done the batch. A helper that is gone is seen within a second."""
+        """Sleeps until the worker, or the one that takes its place, has done the batch."""
         team = self.team
         while True:
             left = deadline - time.monotonic()
             is_done = team.counters.wait(worker, number, max(min(left, LOOK_EVERY_S), 0.0))
             pid = int(team.pids[worker])
-            if is_done and pid != LEFT:
+            if is_done:
                 return
-            if pid == LEFT:
+            may_wait = self.may_wait()
+            if pid == LEFT and not may_wait:
                 raise FreewheelError(f"learner worker {worker} ended with an error; its own message says which.")
-            if pid and not is_alive(pid):
+            if pid > 0 and not may_wait and not is_alive(pid):
                 raise FreewheelError(f"learner worker {worker} (pid {pid}) died before it gave its gradient.")
             if left <= 0:
-                who = f"learner worker {worker} (pid {pid})" if pid else f"learner worker {worker}, which never began,"
+                who = (
+                    f"learner worker {worker} (pid {pid})"
+                    if pid > 0
+                    else f"learner worker {worker}, which never began,"
+                )
                 raise FreewheelError(
                     f"{who} gave no gradient within {self.timeout_s:.0f} s. Lower learner.workers, or look for what holds it."
                 )
 
 
 def help_train(team: Team, index: int, step: Step, is_stopping: Callable[[], bool]) -> None:
-    """A helper's loop: the gradient of its share of each batch, until it is dismissed, stopped, or the leader is gone."""
+    """A helper's loop: the gradient of its share of each batch, until it is dismissed or stopped.
+
+    It may come in place of another one: what that has not done of the newest batch, it does anew. Leaders may change too.
+    """
     step.live_in(team.weights, team.target)
     team.pids[index] = os.getpid()
     first, count = team.shares[index]
@@ -189,8 +205,6 @@ def help_train(team: Team, index: int, step: Step, is_stopping: Callable[[], boo
     try:
         while not is_stopping():
             if not team.counters.wait(GIVEN, done + 1, LOOK_EVERY_S):
-                if team.pids[0] > 0 and not is_alive(int(team.pids[0])):
-                    return
                 continue
             if team.pids[0] == LEFT:
                 return
@@ -205,8 +219,6 @@ def help_train(team: Team, index: int, step: Step, is_stopping: Callable[[], boo
             team.counters.add(index, done - team.counters.value(index))  # pairs with the leader's wait: all is written
     except BaseException:
         team.pids[index] = LEFT
-        # Wakes a leader that waits for it; never beyond what was given out, which would pass for done.
-        team.counters.add(index, max(team.counters.value(GIVEN) - team.counters.value(index), 0))
         raise
 
 
@@ -237,16 +249,3 @@ def refuse_shared_statistics(net: nn.Module) -> None:
                 f"the network's {name} is a {type(module).__name__}, whose statistics would be those of one worker's rows. "
                 "Set learner.workers=1, or another net.norm."
             )
-
-
-def is_alive(pid: int) -> bool:
-    """A process that ended but was not waited for is not."""
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    except (OSError, IndexError):  # no /proc, or gone meanwhile
-        return not Path("/proc/self").exists()

@@ -121,7 +121,7 @@ def _shares(role: RoleTime) -> RoleAccount:
         closed=min(math.fsum(shares.values()), 1.0),
         useful=min(math.fsum(shares.get(phase, 0.0) for phase in USEFUL), 1.0),
         phases=shares,
-        cpu_share=clean(cpu_share) or role.gauges.get("cpu_share", 0.0),
+        cpu_share=clean(cpu_share),
         memory_mb=role.gauges.get("memory_mb", 0.0),
     )
 

@@ -43,7 +43,7 @@ COUNTERS = (
     "stale_priorities",
     "dropped_messages",
 )
-GAUGES = ("epsilon", "policy_lag", "sample_age", "queue_depth", "cpu_share", "memory_mb", "version")
+GAUGES = ("epsilon", "policy_lag", "sample_age", "version")
 
 
 def new_ledger(num_roles: int) -> Ledger:

@@ -12,6 +12,7 @@ from freewheel.actors.explore import Explorer
 from freewheel.actors.infer import Infer
 from freewheel.actors.loop import Actor
 from freewheel.errors import EnvError
+from freewheel.learners.ratio import WAIT_S
 from freewheel.nets.flat import Flat
 from freewheel.report.episodes import Episode
 from freewheel.report.ledger import Page
@@ -23,7 +24,9 @@ from freewheel.worlds.make import make_world
 from freewheel.worlds.world import World
 
 START, FETCH, WAIT, REPORT, STOP = (PHASES.index(n) for n in ("start", "fetch", "wait_ratio", "report", "stop"))
-BEATS, STEPS, EPISODES, FETCHED = (COUNTERS.index(n) for n in ("beats", "steps", "episodes", "fetched"))
+BEATS, STEPS, EPISODES, FETCHED, DROPPED = (
+    COUNTERS.index(n) for n in ("beats", "steps", "episodes", "fetched", "dropped_messages")
+)
 EPSILON, LAG, VERSION = (GAUGES.index(n) for n in ("epsilon", "policy_lag", "version"))
 
 REPORT_S = 0.1
@@ -40,7 +43,7 @@ class Acting:
         self.page.start(START)
         self._finished: list[Episode] = []
         self._report_due = 0.0
-        self._worlds = 0
+        self._worlds = self._dropped = 0
 
     def run(self) -> None:
         torch.set_num_threads(1)
@@ -60,9 +63,9 @@ class Acting:
             all_lanes=config.world.lanes,
         )
         self.version = 0
-        while not self._fetch() and not self.governor.is_stopping:
+        while self.job.board.version == 0 and not self.governor.is_stopping:
             self.page.count(BEATS, 1)
-            self.job.board.wait(0, 0.25)
+            self.job.board.wait(0, WAIT_S)
         actor: Actor | None = None
         try:
             while not self._is_over():
@@ -125,12 +128,13 @@ class Acting:
             self._finished += finished
         self._tell(actor)
 
-    def _fetch(self) -> bool:
-        found = self.job.board.fetch(self.vector, self.version)
-        if found is not None:
-            self.version = found
-            self.page.count(FETCHED, 1)
-        return self.version > 0
+    def _fetch(self) -> None:
+        """Again when the learner overtook the copy: the vector then holds no version, and nobody may act by it."""
+        found = None
+        while found is None:
+            found = self.job.board.fetch(self.vector)
+        self.version = found
+        self.page.count(FETCHED, 1)
 
     def _tell(self, actor: Actor) -> None:
         now = time.monotonic()
@@ -153,6 +157,8 @@ class Acting:
             rows: list[Any] = [[e.lane + first, *astuple(e)[1:]] for e in finished[i : i + EPISODES_A_MESSAGE]]
             self.channel.send({"episodes": rows})
         self.channel.flush()
+        self.page.count(DROPPED, self.channel.num_dropped - self._dropped)
+        self._dropped = self.channel.num_dropped
 
     def _seed(self, what: str) -> int:
         return seed_of(self.job.config, f"{what}.{self.index}.{self.life}")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from freewheel.errors import CheckpointError
+from freewheel.report.processes import is_alive
 
 # Read in pieces: a replay of many gigabytes is summed up with one megabyte of memory.
 PIECE_BYTES = 1 << 20
@@ -36,18 +37,8 @@ def sweep(folder: Path, own: bool = False) -> None:
     """Removes the unfinished work of processes that are gone, and with `own` that of this one."""
     for name in os.listdir(folder):
         match = TEMP.fullmatch(name)
-        if match and (own if int(match[1]) == os.getpid() else not _is_alive(int(match[1]))):
+        if match and (own if int(match[1]) == os.getpid() else not is_alive(int(match[1]))):
             remove(folder / name)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True
 
 
 def write_new(path: Path, data: bytes, is_durable: bool = True) -> None:

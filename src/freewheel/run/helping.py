@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from freewheel.errors import ConfigError
 from freewheel.learners.loop import Learner
 from freewheel.learners.nested import nth
 from freewheel.learners.workers import Team, TeamStep, fastest
+from freewheel.report.processes import is_alive
 from freewheel.run.channel import Channel
 
 # An update that takes less is not worth the hand-over of shares: more workers are not even tried.
@@ -33,14 +36,17 @@ def make_team(learner: Learner, num_actions: int, asked: int, cores: int) -> Tea
 
 
 class Helping:
-    """The learner's side. With `workers` 0 the team is tried once an update is seen to be long enough."""
+    """The learner's side. With `workers` 0 the team is tried once an update is seen to be long enough.
 
-    def __init__(self, learner: Learner, team: Team | None, channel: Channel) -> None:
-        self._learner, self._team, self._channel = learner, team, channel
+    `may_wait` says whether a helper that died will be replaced.
+    """
+
+    def __init__(self, learner: Learner, team: Team | None, channel: Channel, may_wait: Callable[[], bool]) -> None:
+        self._learner, self._team, self._channel, self._may_wait = learner, team, channel, may_wait
         self._is_open = team is not None  # nothing is decided yet
         self._has_asked = False
         if team is not None and learner.config.learner.workers > 1:
-            TeamStep(learner.step, team)
+            TeamStep(learner.step, team, may_wait=may_wait)
             self._is_open = False
 
     def look(self) -> None:
@@ -52,7 +58,7 @@ class Helping:
             self._has_asked = True
             self._is_open = learner.update_s >= LEAST_S
             if self._is_open:
-                self._channel.send({"helpers": team.num_workers - 1})
+                self._ask_for_helpers(team)
             return
         if bool((team.pids[1:] > 0).all()):
             self._is_open = False
@@ -62,12 +68,20 @@ class Helping:
         if self._team is not None:
             self._team.dismiss()
 
+    def _ask_for_helpers(self, team: Team) -> None:
+        """Some may be left from a learner before this one; those that it dismissed are none."""
+        team.lead()
+        for worker in range(1, team.num_workers):
+            if not is_alive(int(team.pids[worker])):
+                team.pids[worker] = 0
+        self._channel.send({"helpers": team.num_workers - 1})
+
     def _measure(self, team: Team) -> None:
         step = self._learner.step
         batch, draws = self._learner.example()
         if step.unrolled > 1:
             batch, draws = nth(batch, 0), nth(draws, 0)
-        together = TeamStep(step, team)
+        together = TeamStep(step, team, may_wait=self._may_wait)
         workers = team.num_workers
         _, each = fastest(
             {1: lambda: _work(step.gradient(batch, draws)), workers: lambda: _work(together.gradient(batch, draws))}

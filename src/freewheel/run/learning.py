@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from freewheel.errors import CheckpointError, ConfigError, RoleLost
+from freewheel.errors import CheckpointError, FreewheelError, RoleLost
 from freewheel.learners.loop import Learner
 from freewheel.learners.step import Step
 from freewheel.memory.replay import Replay
@@ -22,13 +22,11 @@ from freewheel.run.job import LEARNER, Job
 from freewheel.run.parts import build_policy, build_replay, seed_of, updates_together
 from freewheel.run.saver import Saver
 
-START, WAIT, COMPUTE, PUBLISH, CHECKPOINT, COMPILE, REPORT, STOP = (
-    PHASES.index(name)
-    for name in ("start", "wait_data", "compute", "publish", "checkpoint", "compile", "report", "stop")
+START, WAIT, PUBLISH, CHECKPOINT, COMPILE, REPORT, STOP = (
+    PHASES.index(name) for name in ("start", "wait_data", "publish", "checkpoint", "compile", "report", "stop")
 )
-BEATS, PUBLISHED, UPDATES, SAMPLES, REDRAWS, STALE = (
-    COUNTERS.index(name) for name in ("beats", "published", "updates", "samples", "redraws", "stale_priorities")
-)
+BEATS, PUBLISHED, UPDATES, SAMPLES = (COUNTERS.index(name) for name in ("beats", "published", "updates", "samples"))
+COUNTED = ("redraws", "stale_priorities", "dropped_messages")  # totals that others keep
 AGE, LAG, VERSION = (GAUGES.index(name) for name in ("sample_age", "policy_lag", "version"))
 
 REPORT_S = 0.2
@@ -47,7 +45,7 @@ def build_learner(job: Job, page: Page | None = None) -> Learner:
 
 
 class Learning:
-    """One life of the learner. `may_load` names the checkpoints that it may go on from: those of this run."""
+    """One life of the learner; it goes on from the run's newest checkpoint, if there is one."""
 
     def __init__(self, job: Job, life: int, channel: Channel) -> None:
         self.job, self.life, self.channel = job, life, channel
@@ -55,20 +53,21 @@ class Learning:
         self.page = job.ledger.page(LEARNER)
         self.page.start(START)
         self.learner = build_learner(job, self.page)
-        self.helping = Helping(self.learner, job.team, channel)
+        self.helping = Helping(self.learner, job.team, channel, self._may_wait)
         self.saver = Saver(job.checkpoints, job.config.checkpoint.keep)
         self.episodes: dict[str, Any] = {}
         # With compile=on the first update waits for the compiled form; the supervisor has it made.
         self.waits_for_package = job.config.learner.compile == "on"
         self._report_due = self._publish_due = 0.0
         self._published_at = -1
-        self._stats = {"redraws": 0, "stale_priorities": 0}
+        self._counted = dict.fromkeys(COUNTED, 0)
 
     def run(self) -> None:
         try:
             self._go_on()
             self._publish()
             self._train()
+            self.helping.close()
         except RoleLost:
             raise  # the run's folder may be another's by now
         except Exception:
@@ -77,31 +76,31 @@ class Learning:
                 self._save_now()
             raise
         finally:
-            self.helping.close()
             self.learner.replay.close()
             self.saver.close()
-        self._report(is_last=True)
+        self._report()
 
     def _go_on(self) -> None:
-        """From the newest whole checkpoint, if there is one."""
-        folder = self.job.checkpoints
+        """From the newest whole checkpoint, if there is one; told where the user has not heard it before."""
+        notes: list[str] = []
         try:
-            checkpoint = load_newest(folder)
-        except CheckpointError:
-            if self.life:
-                self.channel.send({"note": "there is no checkpoint yet: the learner begins with new weights."})
-            return
-        state.restore_learner(self.learner, checkpoint)
-        self.saver.newest_step = checkpoint.step
-        if self.life:
-            self.channel.send({"note": f"the learner goes on from {checkpoint.path.name}."})
+            checkpoint = load_newest(self.job.checkpoints)
+            state.restore_learner(self.learner, checkpoint)
+            self.saver.newest_step = checkpoint.step
+            notes = [*checkpoint.warnings, f"the learner goes on from {checkpoint.path.name}."]
+        except CheckpointError as error:
+            notes = [f"the learner begins with new weights: {error}"]
+        for note in notes if self.life else ():
+            self.channel.send({"note": note})
 
     def _train(self) -> None:
         page, governor, every = self.page, self.governor, self.job.config.checkpoint.every_steps
         while True:
             page.count(BEATS, 1)
+            if governor.is_over:
+                self.waits_for_package = False  # what is due yet is not worth the wait
             if self.waits_for_package or governor.due() <= 0:
-                if governor.is_over and not self.waits_for_package:
+                if governor.is_over:
                     break
                 page.enter(COMPILE if self.waits_for_package else WAIT)
                 governor.wait_to_learn()
@@ -123,6 +122,11 @@ class Learning:
         page.count(UPDATES, done)
         page.count(SAMPLES, done * self.job.config.learner.batch_size)
         self._publish_when_due()
+
+    def _may_wait(self) -> bool:
+        """For another worker in place of one that died: the supervisor starts one, unless it is about to end the run."""
+        self.page.count(BEATS, 1)
+        return not self.governor.is_stopping
 
     def _publish_when_due(self) -> None:
         local, updates = self.job.config.local, self.learner.updates
@@ -183,7 +187,7 @@ class Learning:
         self.page.enter(COMPILE)
         try:
             self.learner.step.adopt(Path(path))
-        except (ConfigError, RuntimeError, OSError) as error:
+        except (FreewheelError, RuntimeError, OSError) as error:
             self.channel.send({"note": f"the compiled update could not be loaded ({error}): training goes on eagerly."})
             return
         self.channel.send({"compiled": True})
@@ -192,12 +196,12 @@ class Learning:
         for told in self.saver.finished():
             self.channel.send(told)
 
-    def _report(self, is_last: bool = False) -> None:
+    def _report(self) -> None:
         learner, page = self.learner, self.page
-        stats = learner.replay.stats()
-        for index, name in ((REDRAWS, "redraws"), (STALE, "stale_priorities")):
-            page.count(index, stats[name] - self._stats[name])
-            self._stats[name] = stats[name]
+        totals = {**learner.replay.stats(), "dropped_messages": self.channel.num_dropped}
+        for name in COUNTED:
+            page.count(COUNTERS.index(name), totals[name] - self._counted[name])
+            self._counted[name] = totals[name]
         page.set(AGE, learner.sample_age)
         page.set(LAG, float(self.job.board.version - learner.oldest_version))
         self.channel.send(
@@ -205,6 +209,5 @@ class Learning:
                 "figures": learner.figures(),
                 "doubt": learner.take_doubt(),
                 "update_s": learner.update_s,
-                "is_last": is_last,
             }
         )

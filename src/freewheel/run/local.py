@@ -12,7 +12,7 @@ from typing import Any
 from freewheel.actors.infer import Infer
 from freewheel.algos.algo import Loss
 from freewheel.config import Config
-from freewheel.learners import precision
+from freewheel.learners import package, precision
 from freewheel.learners.device import pick_device
 from freewheel.learners.ratio import NUM_COUNTS, STEPS, UPDATES, Ratio, slack_of
 from freewheel.memory.counter import Counters
@@ -47,7 +47,9 @@ TICK_S = 0.2
 
 def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout) -> Job:
     """Shared memory and all that the roles need; what cannot work is refused before any process starts."""
-    world = make_world(env, replace(config.world, lanes=1), seed_of(config, "probe"))
+    # One env shows the spaces; a vector env may be made for its number of lanes alone.
+    lanes = layout.lanes_per_actor[0] if config.world.kind == "vector" else 1
+    world = make_world(env, replace(config.world, lanes=lanes), seed_of(config, "probe"))
     obs_space, action_space = world.obs_space, world.action_space
     world.close()
     net, _ = build_policy(config, obs_space, action_space, body, loss)
@@ -107,6 +109,7 @@ class Local:
         self._log_due = self._warmup_s = 0.0
         self._dropped = 0
         self._has_asked = False
+        self._adopt: Message | None = None  # what came of compiling, for a learner that is started anew
         self._compiles = payoff.Decision(job.config)
         self._supervisor = Supervisor(job, progress.note, self._hear)
         self._supervisor.before_last = self._tell_episodes
@@ -135,8 +138,6 @@ class Local:
         """Until all steps are taken or somebody stops it; ends with a checkpoint."""
         supervisor, moment, page = self._supervisor, self.moment, self._page
         try:
-            if self.config.learner.precision != "fp32":
-                self._progress.note(f"precision={self.job.precision}: {self.job.why_precision}.")
             supervisor.start()
             if self.config.learner.compile == "on":
                 supervisor.compile()
@@ -153,6 +154,7 @@ class Local:
             self._account = self._add_up()
         finally:
             supervisor.close()
+            package.sweep()
         self._sink.scalars(moment.step, scalars(self._account))
         if self._error is not None:
             raise self._error
@@ -199,10 +201,14 @@ class Local:
             self._dropped += message["dropped"]["rows"]
             self._progress.note(f"{member.name} left rows out: {message['dropped']['why']}")
         if message.get("package"):
-            self._supervisor.tell(self._supervisor.learner, {"adopt": message["package"]})
+            self._adopt = {"adopt": message["package"]}
+            self._supervisor.tell(self._supervisor.learner, self._adopt)
         if "compiler_ended" in message and message["compiler_ended"] != 0:
             self._progress.note(f"the update could not be compiled ({message['why']}): training goes on eagerly.")
-            self._supervisor.tell(self._supervisor.learner, {"adopt": None})
+            self._adopt = {"adopt": None}
+            self._supervisor.tell(self._supervisor.learner, self._adopt)
+        if "stack" in message and member is self._supervisor.learner and self._adopt is not None:
+            self._supervisor.tell(member, self._adopt)
         if "compiled" in message:
             self._progress.note(f"compiled updates from update {self._governor.updates:,} on.")
 
@@ -278,6 +284,7 @@ class Local:
             "train/stale_priorities": float(learner.counters["stale_priorities"]),
             "train/dropped_rows": float(self._dropped),
             "train/dropped_logs": float(self._sink.num_dropped),
+            "train/dropped_messages": float(sum(role.counters["dropped_messages"] for role in (learner, *actors))),
             "train/restarts": float(self._supervisor.num_deaths),
             "train/lock_wait": 0.0,  # there is none to wait for
             "train/queue_depth": float(max(self._governor.due(), 0)),  # updates that are due

@@ -40,6 +40,11 @@ class Parts:
     replay: Replay
     learner: Learner
     ledger: Ledger  # one page: actor and learner take turns
+    why_precision: str
+
+    @property
+    def precision(self) -> str:
+        return self.learner.step.precision
 
     @property
     def obs_space(self) -> Space:
@@ -134,7 +139,7 @@ def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts
     lanes = Lanes(spec, world.num_lanes, config.replay.rows // world.num_lanes)
     together = updates_together(config)
     device = pick_device(config.learner.device)
-    chosen, _ = precision.choose(config.learner.precision, device.type)
+    chosen, why = precision.choose(config.learner.precision, device.type)
     step = Step(net, algo, config.learner, unrolled=together, precision=chosen, device=device)
     # The actor reads the learner's own numbers: in one process, in turn, there is nothing to copy.
     infer = Infer(step.eval_net, algo, world.action_space.dtype, seed_of(config, "noise"))
@@ -146,4 +151,4 @@ def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts
     learner = Learner(step, replay, config, seed_of(config, "learner"), page)
     if config.learner.compile == "on":
         step.compile(*learner.example())
-    return Parts(world, lanes, actor, replay, learner, ledger)
+    return Parts(world, lanes, actor, replay, learner, ledger, why)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from freewheel.errors import ConfigError, Diverged, EnvError, FreewheelError, RoleLost
+from freewheel.report.processes import is_alive
 from freewheel.run.channel import Channel
 
 # Name in the environment of every process that belongs to a run, the env's own helpers included.
@@ -83,20 +84,14 @@ def run(channel: Channel, work: Callable[[], None]) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """With the forkserver, which dies with the supervisor. Checked afterwards: it may have died before we asked."""
+    """With the forkserver. Checked afterwards: the supervisor may have died before we asked.
+
+    A forkserver with children outlives a supervisor that was killed: those then see the end of their channel, and the warden
+    ends whoever cannot look.
+    """
     if sys.platform != "linux":
         return
     libc: Any = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() == 1 or not _is_alive(parent):
+    if os.getppid() == 1 or not is_alive(parent):
         os._exit(1)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -72,9 +72,11 @@ class Supervisor:
     def help(self) -> None:
         """Starts those who share the learner's gradients with it."""
         assert self.job.team is not None
-        self.workers = [Member("worker", i, None) for i in range(1, self.job.team.num_workers)]
+        if not self.workers:
+            self.workers = [Member("worker", i, None) for i in range(1, self.job.team.num_workers)]
         for member in self.workers:
-            self._start(member)
+            if not member.is_alive:
+                self._start(member)
 
     def compile(self, only_found: bool = False) -> None:
         """Has the learner's update compiled by a process of its own, or only looked for among what was compiled before."""

@@ -1,0 +1,144 @@
+"""The local runtime's corners: what a learner that is started anew is told, waits that end, drops that are counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+
+import freewheel
+from freewheel.config import assemble
+from freewheel.errors import ConfigError
+from freewheel.report.phases import COUNTERS
+from freewheel.report.progress import Progress
+from freewheel.report.sink import Sink
+from freewheel.run import channel as channels
+from freewheel.run.acting import Acting
+from freewheel.run.callback import Moment
+from freewheel.run.channel import Channel, pair
+from freewheel.run.job import FIRST_ACTOR, Job
+from freewheel.run.layout import choose
+from freewheel.run.local import Local, plan
+
+TINY: dict[str, Any] = {
+    "runtime": "local",
+    "world.lanes": 4,
+    "net.hidden": (16,),
+    "replay.rows": 2000,
+    "replay.warmup_rows": 100,
+    "learner.batch_size": 16,
+    "learner.ratio": 8.0,
+    "learner.workers": 1,
+    "eval_episodes": 0,
+    "log.tensorboard": False,
+}
+
+
+def job(**settings: Any) -> Job:
+    config = assemble("CartPole-v1", {**TINY, **settings}, "none")
+    return plan(config, "CartPole-v1", None, None, choose(config, 2))
+
+
+def train(tmp_path: Path, env: Any = "CartPole-v1", **settings: Any) -> freewheel.Run:
+    steps = settings.pop("steps", 60)
+    given = {**TINY, "log.folder": str(tmp_path), **settings}
+    return freewheel.train(env, steps=steps, preset="none", settings=given)
+
+
+@pytest.mark.parametrize(
+    ("heard", "adopt"),
+    [({"package": "/some/where.pt2"}, "/some/where.pt2"), ({"compiler_ended": 3, "why": "no compiler"}, None)],
+)
+def test_a_learner_that_is_started_anew_is_told_what_came_of_compiling(
+    heard: dict[str, Any], adopt: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Sink([]) as sink, Progress(10, is_quiet=True) as progress:
+        local = Local(job(), sink, progress, [], Moment())
+        told: list[Any] = []
+        learner, compiler = local._supervisor.learner, local._supervisor.compiler
+        monkeypatch.setattr(local._supervisor, "tell", lambda member, message: told.append((member, message)))
+        local._hear(learner, {"stack": 5})
+        assert told == []
+        local._hear(compiler, heard)
+        local._hear(local._supervisor.actors[0], {"stack": 5})
+        local._hear(learner, {"stack": 5})
+        assert told == [(learner, {"adopt": adopt})] * 2
+        local._supervisor.close()
+
+
+def test_a_run_that_ends_before_its_update_is_compiled_does_not_wait_for_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = train(tmp_path, **{"learner.compile": "on"})
+    assert 60 <= run.result["steps"] < 70
+    assert "compiled updates" not in capfd.readouterr().err
+
+
+def test_an_actor_takes_weights_again_that_were_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = job()
+    ours, theirs = pair()
+    with ours, theirs:
+        acting = Acting(given, 0, 0, Channel(theirs))
+        acting.vector = torch.zeros(given.board.num_bytes // 4)
+        given.board.publish(acting.vector + 7)
+        fetch, answers = given.board.fetch, [None, None]
+
+        def overtaken(vector: torch.Tensor, newer_than: int | None = None) -> int | None:
+            if answers:
+                vector.fill_(-1.0)  # half of one version and half of another
+                return answers.pop()
+            return fetch(vector)
+
+        monkeypatch.setattr(given.board, "fetch", overtaken)
+        acting._fetch()
+        assert acting.version == 1
+        assert bool((acting.vector == 7).all())
+
+
+def test_messages_that_nobody_takes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "MOST_WAITING", 2)
+    given = job()
+    ours, theirs = pair()
+    with ours, theirs:
+        channel = Channel(theirs)
+        acting = Acting(given, 0, 0, channel)
+        sent = 0
+        while channel.num_dropped < 3:  # the socket's buffer takes some hundred
+            channel.send({"text": "x" * 10_000})
+            sent += 1
+            assert sent < 10_000
+        acting._report()
+        acting._report()
+    assert given.ledger.snapshot(FIRST_ACTOR).counters[COUNTERS[COUNTERS.index("dropped_messages")]] == 3
+
+
+def fixed() -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    """A vector env that is made for four lanes and no other number."""
+    return gymnasium.make_vec("CartPole-v1", 4, gymnasium.VectorizeMode.VECTOR_ENTRY_POINT)
+
+
+def test_a_vector_env_of_a_fixed_number_is_taken_as_it_is(tmp_path: Path) -> None:
+    run = train(tmp_path, fixed, steps=200, **{"world.kind": "vector", "local.actors": 1, "learner.compile": "off"})
+    assert run.result["runtime"] == "local"
+    assert run.result["updates"] > 0
+
+
+def test_a_slack_has_no_effect_on_free_actors(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"local\.slack_steps.*no effect"):
+        train(tmp_path, **{"local.free": True, "local.slack_steps": 50})
+
+
+@pytest.mark.parametrize("runtime", ["sequential", "local"])
+def test_a_precision_that_was_asked_for_is_told_of(
+    runtime: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("freewheel.learners.precision.choose", lambda asked, device: ("fp32", f"{asked} dies here"))
+    given = {"runtime": runtime, "learner.precision": "bf16"}
+    given = {**TINY, **given, "log.folder": str(tmp_path), "learner.compile": "off"}
+    if runtime == "sequential":
+        del given["learner.workers"]
+    freewheel.train("CartPole-v1", steps=40, preset="none", settings=given)
+    assert "precision=fp32: bf16 dies here." in capsys.readouterr().err
