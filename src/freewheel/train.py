@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from freewheel.actors.infer import Infer
+from freewheel.actors.infer import Acts
 from freewheel.algos.algo import Loss
 from freewheel.config import Config, assemble, from_dict, to_dict
 from freewheel.config.check import refuse_unused
@@ -31,6 +31,8 @@ from freewheel.run.layout import Layout, choose
 from freewheel.run.leaving import cannot_leave
 from freewheel.run.local import Local, plan
 from freewheel.run.machine import num_cores
+from freewheel.run.on_policy import OnPolicy
+from freewheel.run.on_policy_parts import PolicyParts, build_on_policy
 from freewheel.run.parts import Parts, build
 from freewheel.run.policy import Policy, load_policy
 from freewheel.run.sequential import Sequential
@@ -200,7 +202,11 @@ def arrange(config: Config, env: Any, body: Any, loss: Loss | None) -> tuple[Con
     return replace(config, runtime=layout.runtime), layout, why
 
 
-def _make(config: Config, layout: Layout, env: Any, body: Any, loss: Loss | None) -> Parts | Job:
+def _make(config: Config, layout: Layout, env: Any, body: Any, loss: Loss | None) -> Parts | PolicyParts | Job:
+    if config.algo == "ppo":
+        if loss is not None:
+            raise ConfigError("algo=ppo has its own loss: leave loss= out.")
+        return build_on_policy(config, env, body)
     if layout.runtime == "local":
         return plan(config, env, body, loss, layout)
     return build(config, env, body, loss)
@@ -230,7 +236,7 @@ def _refuse_without_effect(
 def _train(
     folder: RunFolder,
     config: Config,
-    made: Parts | Job,
+    made: Parts | PolicyParts | Job,
     env: Any,
     checkpoint: Checkpoint | None,
     callbacks: Sequence[Callback],
@@ -248,15 +254,19 @@ def _train(
     ):
         if why:
             progress.note(why)
+        if isinstance(made, Job) and made.why_world:
+            progress.note(f"world.kind={made.config.world.kind}: {made.why_world}")
         if config.learner.precision != "fp32":
             progress.note(f"precision={made.precision}: {made.why_precision}.")
         if checkpoint is not None:
             _resume_at(checkpoint, moment, progress)
-        runtime: Sequential | Local
+        runtime: Sequential | OnPolicy | Local
         all_callbacks = [recorder, *callbacks]
         if isinstance(made, Job):
             made.checkpoints = folder.checkpoints
             runtime = Local(made, sink, progress, all_callbacks, moment)
+        elif isinstance(made, PolicyParts):
+            runtime = OnPolicy(made, config, folder.checkpoints, sink, progress, all_callbacks, moment)
         else:
             runtime = Sequential(made, config, folder.checkpoints, sink, progress, all_callbacks, moment)
         moment._runtime = runtime
@@ -304,7 +314,7 @@ def _resume_at(checkpoint: Checkpoint, moment: Moment, progress: Progress) -> No
     moment.seconds = checkpoint.state["seconds"]
 
 
-def _figures(folder: RunFolder, config: Config, runtime: Sequential | Local) -> dict[str, Any]:
+def _figures(folder: RunFolder, config: Config, runtime: Sequential | OnPolicy | Local) -> dict[str, Any]:
     moment, account = runtime.moment, runtime.account()
     seconds = max(moment.seconds, 1e-9)
     return {
@@ -325,7 +335,7 @@ def _figures(folder: RunFolder, config: Config, runtime: Sequential | Local) -> 
     }
 
 
-def _evaluated(infer: Infer, config: Config, env: Any, is_quiet: bool, signals: Signals) -> float | None:
+def _evaluated(infer: Acts, config: Config, env: Any, is_quiet: bool, signals: Signals) -> float | None:
     """None when there is nothing to play, or a signal ends it."""
     if not config.eval_episodes:
         return None

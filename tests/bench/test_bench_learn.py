@@ -68,7 +68,24 @@ def test_the_table_is_the_one_that_was_asked_for() -> None:
         "Acrobot-v1/dqn": ("dqn", 100_000, -76.6, -100.0),
         "MountainCar-v0/dqn": ("dqn", 120_000, -100.8, -125.0),
         "LunarLander-v3/dqn": ("dqn", 100_000, 154.0, 150.0),
+        "CartPole-v1/ppo": ("ppo", 100_000, 500.0, 475.0),
+        "Acrobot-v1/ppo": ("ppo", 1_000_000, -73.5, -100.0),
+        "LunarLander-v3/ppo": ("ppo", 1_000_000, 242.1, 200.0),
+        "Pendulum-v1/ppo": ("ppo", 300_000, -172.2, -250.0),
+        "MountainCar-v0/ppo": ("ppo", 500_000, -200.0, -200.0),
     }
+
+
+def test_a_row_that_must_not_be_learned_fails_when_it_is() -> None:
+    (row,) = choose(("MountainCar-v0/ppo",))
+    assert trained(row, -200.0, -200.0, -200.0).has_passed
+    assert not trained(row, -120.0, -130.0, -200.0).has_passed
+    assert trained(row, -200.0, -200.0, -200.0).record()["most"] == -199.0
+
+
+def test_ppo_is_trained_in_turn() -> None:
+    for row in choose(("ppo",)):
+        assert row.in_runtime("local").given(0)["runtime"] == "sequential"
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
@@ -100,6 +117,7 @@ def test_rows_are_chosen_by_name_env_or_algorithm() -> None:
         "iqn_per_n3",
         "rainbow",
         "dqn_all",
+        "ppo",
     ]
     with pytest.raises(ConfigError, match=r"unknown row 'CartPole-v1/dqm'\. Did you mean 'CartPole-v1/dqn"):
         choose(("CartPole-v1/dqm",))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from freewheel.config import Config, assemble, from_dict, parts, to_dict
+from freewheel.config import Config, assemble, from_dict, on_policy, parts, to_dict
 from freewheel.config.assemble import known, presets, read_preset
 from freewheel.config.check import RANGES, unused
 from freewheel.errors import ConfigError
@@ -132,7 +132,7 @@ def test_a_setting_without_effect_is_refused(given: dict[str, Any], reason: str)
 
 def test_every_name_in_the_tables_is_a_setting() -> None:
     assert RANGES.keys() <= known().keys()
-    for algo in ("dqn", "c51"):
+    for algo in ("dqn", "c51", "ppo"):
         assert unused(assemble(NO_ENV, {"algo": algo})).keys() <= known().keys()
 
 
@@ -144,8 +144,8 @@ def test_a_saved_config_comes_back() -> None:
 
 def test_every_setting_says_what_it_is() -> None:
     """`--help` shows these sentences."""
-    tree = ast.parse(Path(parts.__file__).read_text())
-    for cls in [node for node in tree.body if isinstance(node, ast.ClassDef)]:
+    nodes = [node for module in (on_policy, parts) for node in ast.parse(Path(module.__file__).read_text()).body]
+    for cls in [node for node in nodes if isinstance(node, ast.ClassDef)]:
         for node, following in zip(cls.body, [*cls.body[1:], None], strict=True):
             if not isinstance(node, ast.AnnAssign):
                 continue

@@ -20,7 +20,7 @@ import pytest
 import tyro
 
 import freewheel
-from freewheel.config import assemble, parts
+from freewheel.config import assemble, on_policy, parts
 from freewheel.config.assemble import known
 
 ROOT = Path(__file__).parents[2]
@@ -129,7 +129,7 @@ def test_settings_it_names_exist(name: str) -> None:
     assert [flag for flag in flags + dotted if flag not in known() and flag != "replay.bin"] == []
 
 
-@pytest.mark.parametrize("name", ["algorithms.md", "resume.md"])
+@pytest.mark.parametrize("name", ["algorithms.md", "ppo.md", "resume.md"])
 def test_defaults_it_names_are_the_defaults(name: str) -> None:
     rows = re.findall(r"^\| `--([\w.-]+)` \| `([^`]*)` \|", TEXTS[name], re.MULTILINE)
     assert len(rows) >= 3
@@ -182,7 +182,9 @@ class Setting:
 
 def settings_list() -> list[Setting]:
     """All settings in the order of config/parts.py, with the sentence below each."""
-    classes = {node.name: node for node in ast.parse(inspect.getsource(parts)).body if isinstance(node, ast.ClassDef)}
+    sources = [inspect.getsource(module) for module in (on_policy, parts)]
+    nodes = [node for source in sources for node in ast.parse(source).body]
+    classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
     sections = [(f"{f.name}.", part_of(f)) for f in dataclasses.fields(parts.Config) if part_of(f) is not None]
     found = []
     for prefix, kind in [("", parts.Config), *sections]:

@@ -109,7 +109,12 @@ class Saboteur(freewheel.Callback):
         for _ in range(count):
             time.sleep(self.random.uniform(*gap_s))
             supervisor = self.supervisor
-            roles = {"learner": [supervisor.learner], "actor": supervisor.actors, "worker": supervisor.workers}
+            roles = {
+                "learner": [supervisor.learner],
+                "actor": supervisor.actors,
+                "worker": supervisor.workers,
+                "ahead": [supervisor.ahead],
+            }
             member = self.random.choice(roles[role])
             life, pid = self.living(member, works)
             others = [actor for actor in self.supervisor.actors if actor is not member]

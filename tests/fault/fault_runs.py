@@ -26,6 +26,7 @@ TIMES = int(os.environ.get("FREEWHEEL_FAULT", "1"))
 SMALL: dict[str, Any] = {
     "runtime": "local",
     "world.lanes": 4,
+    "world.kind": "inline",
     "local.actors": 2,
     "net.hidden": (8,),
     "learner.batch_size": 8,

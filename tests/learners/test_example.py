@@ -84,7 +84,7 @@ def test_a_learner_gives_an_example_of_what_its_step_gets(
     monkeypatch.setattr(step, "update", lambda *given: seen.append(given) or update(*given))
     learner.call(40)
     assert len(seen) == 4 // together
-    for given_batch, given_draws, _ in seen:
+    for given_batch, given_draws, *_ in seen:
         assert list(given_batch) == list(batch)
         assert list(given_draws) == list(draws)
         assert described(given_batch) == described(batch)

@@ -123,7 +123,7 @@ def test_the_end_comes_in_two_steps() -> None:
     assert seen == [(False, False), (True, False), (True, True)]
 
 
-@pytest.mark.parametrize(("asked", "slack"), [(0, 2 * 32 + 2 * 8), (500, 500)])
-def test_the_slack_is_two_calls_and_two_turns_or_what_was_asked(asked: int, slack: int) -> None:
+@pytest.mark.parametrize(("asked", "slack"), [(0, 4 * 32 + 4 * 8), (500, 500)])
+def test_the_slack_is_four_calls_and_four_turns_or_what_was_asked(asked: int, slack: int) -> None:
     config = Config("CartPole-v1", learner=LearnerConfig(updates_per_call=8), world=WorldConfig(lanes=8))
     assert slack_of(replace(config, local=LocalConfig(slack_steps=asked))) == slack

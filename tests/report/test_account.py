@@ -75,7 +75,7 @@ def test_the_learner_binds() -> None:
     assert found.binds == "learner"
     assert found.verdict == (
         "The learner binds: 96 % of its time is updates, and actors waited 71 % of theirs for it. "
-        "To go faster: --compile on, a lower --learner.ratio, or a smaller network."
+        "To go faster: --compile on, fewer updates per step (--learner.ratio, --ppo.epochs), or a smaller network."
     )
     assert found.warnings == ()
 
@@ -85,7 +85,7 @@ def test_actors_bind_by_env_steps() -> None:
     assert found.binds == "actors"
     assert found.verdict.startswith(
         "Actors bind: 80 % of their time is env steps, 17 % choosing actions, and the learner waited 60 % of its time "
-        "for data. To go faster: a faster env, or more actors (--local.actors)"
+        "for data. To go faster: a faster env, or where cores are free a pool (--world pool) or more actors (--local.actors)"
     )
     assert found.warnings == ()
 

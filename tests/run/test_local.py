@@ -50,22 +50,25 @@ def train(tmp_path: Path, env: Any = "CartPole-v1", **settings: Any) -> freewhee
 
 @pytest.mark.parametrize(
     ("heard", "adopt"),
-    [({"package": "/some/where.pt2"}, "/some/where.pt2"), ({"compiler_ended": 3, "why": "no compiler"}, None)],
+    [({"package": ["/one.pt2", "/two.pt2"]}, ["/one.pt2", "/two.pt2"]), ({"compiler_ended": 3, "why": "no g++"}, None)],
 )
 def test_a_learner_that_is_started_anew_is_told_what_came_of_compiling(
-    heard: dict[str, Any], adopt: str | None, monkeypatch: pytest.MonkeyPatch
+    heard: dict[str, Any], adopt: list[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Sink([]) as sink, Progress(10, is_quiet=True) as progress:
         local = Local(job(), sink, progress, [], Moment())
         told: list[Any] = []
+        ahead: list[str] = []
         learner, compiler = local._supervisor.learner, local._supervisor.compiler
         monkeypatch.setattr(local._supervisor, "tell", lambda member, message: told.append((member, message)))
+        monkeypatch.setattr(local._supervisor, "go_ahead", lambda package: ahead.append(package))
         local._hear(learner, {"stack": 5})
         assert told == []
         local._hear(compiler, heard)
         local._hear(local._supervisor.actors[0], {"stack": 5})
         local._hear(learner, {"stack": 5})
         assert told == [(learner, {"adopt": adopt})] * 2
+        assert ahead == (["/two.pt2"] if adopt else [])
         local._supervisor.close()
 
 

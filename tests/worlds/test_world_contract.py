@@ -18,22 +18,29 @@ from freewheel.config import WorldConfig
 from freewheel.memory.replay import Replay
 from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.make import make_world
+from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.vector import VectorWorld
 from freewheel.worlds.world import World
 
 Make = Callable[[list[Callable[[], Any]]], World]
 
 
-def inline(makes: list[Callable[[], Any]]) -> World:
-    return InlineWorld([make() for make in makes], 3, "Counting")
+def inline(makes: list[Callable[[], Any]], resets_at_once: int | None = None) -> World:
+    return InlineWorld([make() for make in makes], 3, "Counting", resets_at_once=resets_at_once)
 
 
 def vector(makes: list[Callable[[], Any]], mode: AutoresetMode, copy: bool = True) -> World:
     return VectorWorld(SyncVectorEnv(makes, copy=copy, autoreset_mode=mode), 3, "Counting")
 
 
+def pool(makes: list[Callable[[], Any]], workers: int = 2, threads: int = 1, min_ready: int = 100) -> World:
+    return PoolWorld(makes, 3, "Counting", workers, threads=threads, min_ready=min_ready)
+
+
 WORLDS: dict[str, Make] = {
     "inline": inline,
+    "pool": pool,
+    "pool/threads": partial(pool, threads=2),
     "next_step": partial(vector, mode=AutoresetMode.NEXT_STEP),
     "same_step": partial(vector, mode=AutoresetMode.SAME_STEP),
     "disabled": partial(vector, mode=AutoresetMode.DISABLED),
@@ -43,6 +50,12 @@ SHARED: dict[str, Make] = {
     "next_step/shared": partial(vector, mode=AutoresetMode.NEXT_STEP, copy=False),
     "same_step/shared": partial(vector, mode=AutoresetMode.SAME_STEP, copy=False),
     "disabled/shared": partial(vector, mode=AutoresetMode.DISABLED, copy=False),
+}
+
+# Some lanes come in a later recv.
+LATER: dict[str, Make] = {
+    "inline/later": partial(inline, resets_at_once=100),
+    "pool/first": partial(pool, workers=3, min_ready=1),
 }
 
 
@@ -108,7 +121,7 @@ def test_what_the_replay_draws_is_what_happened(make: Make) -> None:
     st.booleans(),
 )
 def test_worlds_agree_on_any_episodes(scripts: list[Script], is_nested: bool) -> None:
-    for chosen in [*WORLDS.values(), *SHARED.values()]:
+    for chosen in [*WORLDS.values(), *SHARED.values(), *LATER.values()]:
         world = chosen(lanes_of(scripts, is_nested=is_nested))
         _, rows = play(world, 12)
         world.close()
@@ -183,7 +196,7 @@ def test_processes_of_gymnasium_are_a_world_too() -> None:
     assert_rows(rows, SCRIPTS)
 
 
-@pytest.fixture(params=["inline", "vector"])
+@pytest.fixture(params=["inline", "pool", "vector"])
 def cartpole(request: pytest.FixtureRequest) -> Iterator[World]:
     world = make_world("CartPole-v1", WorldConfig(lanes=5, kind=request.param, max_episode_steps=20), 11)
     yield world

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from freewheel.algos.algo import Algo
+from freewheel.nets.inputs import as_tensors
 
 Array = np.ndarray[Any, Any]
+
+
+class Acts(Protocol):
+    """Whoever can play for itself: the best actions for rows of observations, as the env takes them."""
+
+    def greedy(self, obs: Mapping[str, Array]) -> Array: ...
 
 
 class Infer:
@@ -54,10 +61,3 @@ def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, dict):
         return {name: _moved(part, device) for name, part in value.items()}
     return value if value is None else value.to(device)
-
-
-def as_tensors(obs: Mapping[str, Array]) -> Tensor | dict[str, Tensor]:
-    """Fields of the row spec as a network takes them: one tensor, or a dict of the parts of a nested space."""
-    if "obs" in obs:
-        return torch.from_numpy(obs["obs"])
-    return {name.removeprefix("obs."): torch.from_numpy(rows) for name, rows in obs.items()}

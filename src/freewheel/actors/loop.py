@@ -84,16 +84,17 @@ class Actor:
         # Counted before and after: what an actor had begun when it died is then known to the row.
         self._count(ROWS_BEGUN, len(lanes))
         own = lanes + self._first_lane if self._first_lane else lanes
-        self.writer.append(own, fields, self._learned(reward), terminated, truncated, version)
+        self.writer.append(own, fields, learned(reward, self._config), terminated, truncated, version)
         self._count(ROWS, len(lanes))
 
-    def _learned(self, reward: Array) -> Array:
-        """The rewards as they are learned from: scaled, then clipped."""
-        if self._config.reward_scale != 1.0:
-            reward = (reward * self._config.reward_scale).astype(np.float32)
-        if self._config.reward_clip > 0.0:
-            reward = np.clip(reward, -self._config.reward_clip, self._config.reward_clip)
-        return reward
+
+def learned(reward: Array, config: WorldConfig) -> Array:
+    """The rewards as they are learned from: scaled, then clipped."""
+    if config.reward_scale != 1.0:
+        reward = (reward * config.reward_scale).astype(np.float32)
+    if config.reward_clip > 0.0:
+        reward = np.clip(reward, -config.reward_clip, config.reward_clip)
+    return reward
 
 
 def _nothing(*_: int) -> None:

@@ -34,6 +34,7 @@ class Outcome(NamedTuple):
 
 
 Loss = Callable[[Forward, Params, Params, Batch, Draws], tuple[Tensor, Outcome]]
+Later = Callable[[Forward, Params, Batch, Draws], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Algo:
     `draws(batch_size, generator)` makes the random inputs of one update, `act_draws(batch_size, generator)` those of one
     forward pass to act by: `noise` and `taus`, either may be None. Without a generator they are the greedy policy's: no noise,
     fractions evenly spread.
+    `later(forward, target, batch, draws)` is what the loss needs of the target network, by name: all of next_obs and the draws
+    that begin with target_. It may be worked out before the update, and is then given in the batch.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Algo:
     draws: Callable[[int, torch.Generator], dict[str, Tensor]]
     act_draws: Callable[[int, torch.Generator | None], dict[str, Tensor | None]]
     first_action: int = 0
+    later: Later | None = None
     custom_loss: str | None = None
 
 
@@ -62,11 +66,16 @@ def chosen(values: Tensor, actions: Tensor) -> Tensor:
     return values.gather(1, index).squeeze(1)
 
 
+def look_later(forward: Forward, target: Params, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+    """What the target network gives for the next states."""
+    return {"later": forward(target, batch["next_obs"], draws.get("target_noise"), None)}
+
+
 def look_ahead(
     forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws, double: bool
 ) -> tuple[Tensor, Tensor]:
     """What the target network gives for the next states, and what the best action is chosen by: with double the online network."""
-    later = forward(target, batch["next_obs"], draws.get("target_noise"), None)
+    later = (batch if "later" in batch else look_later(forward, target, batch, draws))["later"]
     if not double:
         return later, later
     return later, forward(params, batch["next_obs"], draws.get("choose_noise"), None)

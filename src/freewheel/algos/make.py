@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from freewheel.algos import c51, dqn, quantile
-from freewheel.algos.algo import Algo, Loss, midpoints
+from freewheel.algos.algo import Algo, Later, Loss, look_later, midpoints
 from freewheel.config import QConfig
 from freewheel.errors import ConfigError
 
@@ -40,6 +40,7 @@ def make_algo(name: str, q: QConfig, net: Net, custom_loss: Loss | None = None) 
         draws=partial(_draws, noises=noises, num_noise=net.num_noise, fractions=fractions),
         act_draws=partial(_act_draws, num_noise=net.num_noise, num_taus=q.num_act_taus if fractions else 0),
         first_action=net.first_action,
+        later=None if custom_loss else _later(name, q),
         custom_loss=None if custom_loss is None else getattr(custom_loss, "__name__", type(custom_loss).__name__),
     )
 
@@ -60,6 +61,12 @@ def _mathematics(name: str, q: QConfig, first_action: int) -> tuple[Loss, Callab
         partial(c51.loss, double=q.double, v_min=q.v_min, v_max=q.v_max, first_action=first_action),
         partial(c51.q_values, v_min=q.v_min, v_max=q.v_max),
     )
+
+
+def _later(name: str, q: QConfig) -> Later:
+    if name == "iqn":
+        return partial(quantile.iqn_later, double=q.double, num_choose=q.num_act_taus)
+    return look_later
 
 
 def _draws(

@@ -38,7 +38,7 @@ def qrdqn_loss(
 ) -> tuple[Tensor, Outcome]:
     with torch.no_grad():
         later, choose = look_ahead(forward, params, target, batch, draws, double)
-        goal = _goal(batch, later, choose)
+        goal = _goal(batch, later, best_of(choose))
     out = forward(params, batch["obs"], draws.get("noise"), None)
     taus = midpoints(out.shape[-1], out.device)
     return _loss(out, goal, taus, batch, huber, first_action)
@@ -61,19 +61,38 @@ def iqn_loss(
     The best action is chosen by `num_choose` quantiles at evenly spread fractions, as the greedy policy does: equal for all rows,
     so that the network works out their part once and not for every row.
     """
-    evenly = midpoints(num_choose, draws["taus"].device).unsqueeze(0)
-    by, noise = (params, "choose_noise") if double else (target, "target_noise")
     with torch.no_grad():
-        later = forward(target, batch["next_obs"], draws.get("target_noise"), draws["target_taus"])
-        choose = forward(by, batch["next_obs"], draws.get(noise), evenly)
-        goal = _goal(batch, later, choose)
+        seen = batch
+        if "later" not in batch:
+            seen = iqn_later(forward, target, batch, draws, double=double, num_choose=num_choose)
+        best = seen["best"] if not double else _best(forward, params, batch, draws.get("choose_noise"), num_choose)
+        goal = _goal(batch, seen["later"], best)
     taus = draws["taus"]
     return _loss(forward(params, batch["obs"], draws.get("noise"), taus), goal, taus, batch, huber, first_action)
 
 
-def _goal(batch: Batch, later: Tensor, choose: Tensor) -> Tensor:
+def iqn_later(
+    forward: Forward, target: Params, batch: Batch, draws: Draws, *, double: bool, num_choose: int
+) -> dict[str, Tensor]:
+    """The quantiles of the next states and, where the target network chooses too, the best action."""
+    noise = draws.get("target_noise")
+    found = {"later": forward(target, batch["next_obs"], noise, draws["target_taus"])}
+    return found if double else found | {"best": _best(forward, target, batch, noise, num_choose)}
+
+
+def best_of(choose: Tensor) -> Tensor:
+    return q_values(choose).argmax(1)
+
+
+def _best(forward: Forward, by: Params, batch: Batch, noise: Tensor | None, num_choose: int) -> Tensor:
+    next_obs = batch["next_obs"]
+    device = next(iter(next_obs.values())).device if isinstance(next_obs, dict) else next_obs.device
+    return best_of(forward(by, next_obs, noise, midpoints(num_choose, device).unsqueeze(0)))
+
+
+def _goal(batch: Batch, later: Tensor, best: Tensor) -> Tensor:
     """[B, M]: each quantile of the next state's best action, discounted and with the reward added."""
-    quantiles = chosen(later, q_values(choose).argmax(1))
+    quantiles = chosen(later, best)
     reward: Tensor = batch["reward"]
     discount: Tensor = batch["discount"]
     return reward.unsqueeze(1) + discount.unsqueeze(1) * quantiles

@@ -37,8 +37,10 @@ class Learned:
 
     @property
     def has_passed(self) -> bool:
-        is_whole = bool(self.trained) and len(self.returns) == len(self.trained)
-        return is_whole and median(self.returns) >= self.row.goal
+        if not self.trained or len(self.returns) < len(self.trained):
+            return False
+        most = math.inf if self.row.most is None else self.row.most
+        return self.row.goal <= median(self.returns) <= most
 
     def record(self) -> dict[str, Any]:
         """The row as it stands in the JSON line; returns have no ratio, they may be negative."""
@@ -50,6 +52,7 @@ class Learned:
             "peers": {"published": row.published},
             "ratio": None,
             "goal": row.goal,
+            **({} if row.most is None else {"most": row.most}),
             "passed": self.has_passed,
             "steps": row.steps,
             "seeds": {str(one.seed): one.eval_return_mean for one in self.trained},

@@ -164,6 +164,29 @@ class DqnSettings:
 
 
 @dataclass(frozen=True)
+class WorldsSettings:
+    """Stepping many envs and nothing else: inline, pool, vector and auto against other projects' vector envs."""
+
+    against: Annotated[tuple[str, ...] | None, comma_list("PEER,PEER")] = None
+    """Peers to run: gymnasium, sb3, envpool, pufferlib; none; or all that are installed."""
+
+    envs: Annotated[tuple[str, ...] | None, comma_list("ENV,ENV")] = None
+    """Envs: cartpole; sleep, busy (1 ms a step); heavy (mean 1 ms, one in 20 takes 10 ms); atari; or all."""
+
+    lanes: Annotated[tuple[int, ...], comma_list("LANES,LANES", int)] = (8, 32, 128)
+    """Numbers of lanes."""
+
+    rounds: int = 5
+    """Rounds; a figure is the median over them."""
+
+    seconds: float = 0.5
+    """Length of each measurement in a round."""
+
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the result as a JSON object on the last line."""
+
+
+@dataclass(frozen=True)
 class LocksSettings:
     """Training workers and an acting reader that share one network: by one lock, by a small one, by a reader/writer lock, and by one owner who publishes."""
 

@@ -17,6 +17,7 @@ from freewheel.bench.settings import (
     SpeedupSettings,
     UpdateSettings,
     WeightsSettings,
+    WorldsSettings,
 )
 from freewheel.run.threads import limit_threads
 
@@ -27,6 +28,7 @@ SETTINGS: dict[str, Callable[..., Any]] = {
     "ledger": LedgerSettings,
     "update": UpdateSettings,
     "dqn": DqnSettings,
+    "worlds": WorldsSettings,
     "locks": LocksSettings,
     "speedup": SpeedupSettings,
     "learn": LearnSettings,

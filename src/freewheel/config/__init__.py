@@ -2,6 +2,7 @@
 Takes flags, keywords and preset files; gives one frozen Config to all parts."""
 
 from freewheel.config.assemble import assemble, from_dict, nearest, to_dict
+from freewheel.config.on_policy import PPOConfig, RolloutConfig
 from freewheel.config.parts import (
     CheckpointConfig,
     Config,
@@ -23,8 +24,10 @@ __all__ = [
     "LocalConfig",
     "LogConfig",
     "NetConfig",
+    "PPOConfig",
     "QConfig",
     "ReplayConfig",
+    "RolloutConfig",
     "WorldConfig",
     "assemble",
     "from_dict",

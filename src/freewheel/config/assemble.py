@@ -27,7 +27,15 @@ ALL = "all"
 
 # A named combination is nothing but settings.
 MEANINGS: dict[str, dict[str, Any]] = {
-    "rainbow": {"q.double": True, "q.dueling": True, "q.noisy": True, "q.n_step": 3, "replay.prioritized": True}
+    "rainbow": {"q.double": True, "q.dueling": True, "q.noisy": True, "q.n_step": 3, "replay.prioritized": True},
+    "ppo": {
+        "net.hidden": (64, 64),
+        "net.activation": "tanh",
+        "net.init": "orthogonal",
+        "learner.lr": 3e-4,
+        "learner.adam_eps": 1e-5,
+        "learner.clip_norm": 0.5,
+    },
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
 from freewheel.config.parts import Config
@@ -15,6 +16,9 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "seed": (0, 2**63 - 1),
     "eval_episodes": (0, None),
     "world.lanes": (1, 4096),
+    "world.workers": (0, 1024),
+    "world.threads": (0, 1024),
+    "world.min_ready": (0, 4096),
     "world.stack": (1, 64),
     "world.max_episode_steps": (0, None),
     "world.reward_clip": (0, None),
@@ -27,6 +31,17 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "q.num_act_taus": (1, None),
     "q.num_cosines": (1, None),
     "q.num_atoms": (2, None),
+    "ppo.gamma": (0, 1),
+    "ppo.gae_lambda": (0, 1),
+    "ppo.value_clip": (0, None),
+    "ppo.value_weight": (0, None),
+    "ppo.entropy_weight": (0, None),
+    "ppo.epochs": (1, 1000),
+    "ppo.minibatches": (1, None),
+    "ppo.target_kl": (0, None),
+    "ppo.log_std": (-20, 2),
+    "rollout.rows": (1, 2**24),
+    "rollout.max_lag": (0, None),
     "explore.start": (0, 1),
     "explore.end": (0, 1),
     "explore.over_steps": (1, None),
@@ -66,11 +81,13 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
 }
 ABOVE_ZERO = (
     "q.huber",
+    "ppo.clip",
     "learner.ratio",
     "learner.lr",
     "learner.adam_eps",
     "learner.tau",
     "world.reward_scale",
+    "world.ready_wait_s",
     "local.step_timeout_s",
     "local.stall_s",
 )
@@ -95,6 +112,9 @@ def check(config: Config) -> None:
         raise ConfigError(f"learner.tau={config.learner.tau} must be at most 1, which copies the online network.")
     _check_world(config)
     _check_net(config)
+    if config.algo == "ppo":
+        _check_ppo(config)
+        return
     _check_explore(config)
     _check_learner(config)
 
@@ -106,6 +126,11 @@ def _check_world(config: Config) -> None:
         raise ConfigError(f"world.kwargs={config.world.kwargs!r} is not JSON: {error}.") from error
     if not isinstance(kwargs, dict):
         raise ConfigError(f'world.kwargs={config.world.kwargs!r} must be a JSON object, such as {{"size": 4}}.')
+    if config.world.min_ready > config.world.lanes:
+        raise ConfigError(
+            f"world.min_ready={config.world.min_ready} exceeds world.lanes={config.world.lanes}: so many are never ready. "
+            "Lower the first or raise the second."
+        )
 
 
 def _check_net(config: Config) -> None:
@@ -122,6 +147,26 @@ def _check_net(config: Config) -> None:
         raise ConfigError(f"net.body={net.body!r} must be mlp, cnn, auto or module:name.")
     if q.v_min >= q.v_max:
         raise ConfigError(f"q.v_min={q.v_min} must be below q.v_max={q.v_max}.")
+
+
+def _check_ppo(config: Config) -> None:
+    rows, lanes, minibatches = config.rollout.rows, config.world.lanes, config.ppo.minibatches
+    if rows * lanes % minibatches or rows * lanes // minibatches < 2:
+        raise ConfigError(
+            f"rollout.rows={rows} times world.lanes={lanes} gives {rows * lanes} rows, which ppo.minibatches={minibatches} "
+            "must divide into equal parts of at least 2. Change one of them."
+        )
+    if config.runtime == "local":
+        raise ConfigError("algo=ppo runs with runtime=sequential alone. Leave the runtime out.")
+    if config.net.norm == "batch":
+        raise ConfigError(
+            "net.norm=batch would make a policy depend on which rows are looked at together, and ppo compares it with itself. "
+            "Set net.norm to layer or none."
+        )
+    if config.net.complete:
+        raise ConfigError(
+            "net.complete=true names a network that gives action values, which ppo cannot use. Leave it out."
+        )
 
 
 def _check_explore(config: Config) -> None:
@@ -179,7 +224,7 @@ def refuse_unused(config: Config, given: Iterable[str]) -> None:
 def unused(config: Config) -> dict[str, str]:
     """Settings without effect in this config, each with the reason."""
     q, explore, learner, algo = config.q, config.explore, config.learner, config.algo
-    found: dict[str, str] = {}
+    found: dict[str, str] = _of_other_algorithms(config)
 
     def add(condition: bool, reason: str, *names: str) -> None:
         if condition:
@@ -206,6 +251,8 @@ def unused(config: Config) -> dict[str, str]:
     add(learner.lr_schedule == "constant", "learner.lr_schedule=constant", "learner.lr_end")
     add(learner.lr_schedule != "restarts", f"learner.lr_schedule={learner.lr_schedule}", "learner.lr_restart_updates")
     add(learner.optimizer != "adamw", f"learner.optimizer={learner.optimizer}", "learner.weight_decay")
+    pool_only = ("world.workers", "world.threads", "world.min_ready", "world.ready_wait_s")
+    add(config.world.kind in ("inline", "vector"), f"world.kind={config.world.kind} is no pool", *pool_only)
     add(config.local.free, "local.free lets actors run on", "local.slack_steps")
     convolutions = ("net.channels", "net.kernels", "net.strides", "net.conv_bias")
     add(config.net.body == "mlp", "net.body=mlp", *convolutions)
@@ -214,6 +261,26 @@ def unused(config: Config) -> dict[str, str]:
     add(":" in config.net.body, f"net.body={config.net.body} is a network of yours", *convolutions, *layers)
     add(":" not in config.net.body, f"net.body={config.net.body} is one of ours", "net.complete")
     return found
+
+
+# What a learner of values has and PPO has not.
+NOT_PPO_LEARNER = ("batch_size", "ratio", "updates_per_call", "accumulate", "target_every_updates", "tau")
+
+
+def _of_other_algorithms(config: Config) -> dict[str, str]:
+    if config.algo != "ppo":
+        names = [*_names(config, "ppo"), *_names(config, "rollout"), "net.shared"]
+        return dict.fromkeys(names, f"it belongs to ppo, and algo={config.algo}")
+    names = [*_names(config, "q"), *_names(config, "explore"), *_names(config, "replay"), "net.complete"]
+    found = dict.fromkeys([*names, *(f"learner.{name}" for name in NOT_PPO_LEARNER)], "algo=ppo has no use for it")
+    found["checkpoint.replay"] = "algo=ppo always saves the rows that it has not learned from yet"
+    found |= dict.fromkeys(("learner.device", "learner.workers"), "algo=ppo learns in one process on the CPU")
+    found["learner.precision"] = "algo=ppo computes in fp32"
+    return found
+
+
+def _names(config: Config, part: str) -> list[str]:
+    return [f"{part}.{field.name}" for field in fields(getattr(config, part))]
 
 
 def value_of(config: Config, name: str) -> Any:

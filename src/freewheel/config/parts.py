@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Algo = Literal["dqn", "qrdqn", "iqn", "c51", "rainbow"]
+from freewheel.config.on_policy import PPOConfig, RolloutConfig
+
+Algo = Literal["dqn", "qrdqn", "iqn", "c51", "rainbow", "ppo"]
 Runtime = Literal["auto", "local", "sequential"]
 
 
@@ -16,8 +18,20 @@ class WorldConfig:
     lanes: int = 8
     """Copies of the env that are stepped together."""
 
-    kind: Literal["auto", "inline", "vector"] = "auto"
-    """inline steps copies in turn; vector uses the env's own vector form; auto: vector for a VectorEnv, else inline."""
+    kind: Literal["auto", "inline", "pool", "vector"] = "auto"
+    """inline: copies in turn; pool: in worker processes; vector: the env's own vector form. auto measures a step and takes the fastest; in sequential, inline."""
+
+    workers: int = 0
+    """pool: worker processes, which share the lanes; 0 chooses."""
+
+    threads: int = 0
+    """pool: threads in each worker, for envs that wait for another program; 0 chooses."""
+
+    min_ready: int = 0
+    """pool: lanes that are waited for before acting; as many as lanes: always all together; 0: a quarter of them, in sequential all."""
+
+    ready_wait_s: float = 0.01
+    """pool: seconds after which fewer will do."""
 
     stack: int = 1
     """Newest observations that the network sees at once."""
@@ -74,6 +88,9 @@ class NetConfig:
 
     init: Literal["default", "orthogonal", "he", "xavier"] = "default"
     """How weights begin; default is torch's own."""
+
+    shared: bool = False
+    """ppo: one body for policy and value; else each has its own."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +303,9 @@ class LocalConfig:
     publish_every_s: float = 0.1
     """Seconds after which a version is published although fewer updates were made."""
 
+    ahead: bool = True
+    """A process of its own shows the next batches to the target network, once updates are compiled; with more than one core."""
+
     pin: bool = False
     """Bind each role to a core of its own."""
 
@@ -341,7 +361,7 @@ class Config:
     """Gymnasium id, or module:function that makes the env."""
 
     algo: Algo = "dqn"
-    """The algorithm. rainbow is c51 with double, dueling, noisy, PER and 3 steps."""
+    """The algorithm. rainbow is c51 with double, dueling, noisy, PER and 3 steps; ppo learns a policy."""
 
     steps: int = 100_000
     """Steps over all lanes, after which the run ends."""
@@ -358,8 +378,10 @@ class Config:
     world: WorldConfig = field(default_factory=WorldConfig)
     net: NetConfig = field(default_factory=NetConfig)
     q: QConfig = field(default_factory=QConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
     explore: ExploreConfig = field(default_factory=ExploreConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     local: LocalConfig = field(default_factory=LocalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

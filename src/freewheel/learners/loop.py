@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,9 +13,11 @@ from torch import Tensor
 
 from freewheel.config import Config
 from freewheel.errors import Diverged
+from freewheel.learners.ahead import DEPTH, Ahead
+from freewheel.learners.nested import Nested, nth, rows_at
 from freewheel.learners.ratio import Ratio
 from freewheel.learners.schedule import lr_at
-from freewheel.learners.step import Step, Updated
+from freewheel.learners.step import Step, Updated, seen_later
 from freewheel.memory.replay import Batch, Replay
 from freewheel.report.ledger import Page
 from freewheel.report.phases import PHASES
@@ -23,6 +27,16 @@ USED = ("obs", "action", "next_obs", "reward", "discount", "weight")
 # Bad updates in a row after which nothing good can be hoped for.
 MOST_BAD = 10
 LEAST_PRIORITY = 1e-6
+
+
+@dataclass(slots=True)
+class Drawn:
+    """A batch; what each call of the step takes of it, and its draws; its number with the process ahead."""
+
+    batch: Batch
+    given: list[dict[str, Any]]
+    draws: list[dict[str, Tensor]]
+    number: int = 0
 
 
 class Learner:
@@ -42,7 +56,13 @@ class Learner:
         self.sample_age, self.oldest_version = 0.0, 0
         self.update_s = 0.0  # of one update, newest call
         self._looks = True
-        self._kept: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+        self.ahead: Ahead | None = None
+        self.ahead_share = 0.0  # of the newest calls, those whose target values were there
+        self._moves_seen = step.num_moves
+        self._drawn_before: deque[Drawn] = deque()
+        self._kept: dict[int, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
+        # Calls of the step that one draw from the replay serves.
+        self.num_groups = replay.batch_size // (config.learner.batch_size * step.unrolled)
         self._has_draws = bool(step.algo.draws(1, torch.Generator()))
 
     @property
@@ -62,21 +82,54 @@ class Learner:
         replay, step = self.config.replay, self.step
         beta = replay.beta + share_done * (replay.beta_end - replay.beta)
         enter, begun = self._enter, time.perf_counter()
-        for _ in range(self.config.learner.updates_per_call // step.unrolled):
+        updates = 0
+        while updates < self.config.learner.updates_per_call:
             enter(SAMPLE)
-            batch = self.replay.sample(beta)
-            if self._looks:
-                self._look(batch)
-            self.lr = lr_at(self.config.learner, step.num_updates, share_done)
-            arranged, draws = self._arranged(self.replay.views(batch)), self._drawn(self.generator)
+            drawn = self._next(beta)
+            later = self._later_of(drawn)
             enter(COMPUTE)
-            self.last = step.update(arranged, draws, self.lr)
+            each = []
+            for i in range(self.num_groups):
+                self.lr = lr_at(self.config.learner, step.num_updates, share_done)
+                each.append(step.update(drawn.given[i], drawn.draws[i], self.lr, later[i]))
+            self.last = each[-1]
+            updates += self.num_groups * step.unrolled
             if self.replay.prioritized:
                 enter(PRIORITIES)
-                self._set_priorities(batch, self.last)
+                self._set_priorities(drawn.batch, each)
         self.update_s = (time.perf_counter() - begun) / self.config.learner.updates_per_call
         self._check()
         return self.config.learner.updates_per_call
+
+    def go_ahead(self, ahead: Ahead) -> None:
+        """From now on another process is shown the batches before they are trained on."""
+        self.ahead = ahead
+        ahead.move(self.step.state.target)
+
+    def _next(self, beta: float) -> Drawn:
+        """What is trained on next. With a process ahead, those after it are drawn and shown to it first."""
+        while len(self._drawn_before) <= (DEPTH if self.ahead else 0):
+            batch = self.replay.sample(beta)
+            if self._looks:
+                self._look(batch)
+            given, draws = self._arranged(self.replay.views(batch)), self._drawn(self.generator)
+            drawn = Drawn(batch, given, draws)
+            if self.ahead:
+                drawn.number = self.ahead.show([seen_later(*one) for one in zip(given, draws, strict=True)])
+            self._drawn_before.append(drawn)
+        return self._drawn_before.popleft()
+
+    def _later_of(self, drawn: Drawn) -> Sequence[Nested | None]:
+        """What the process ahead has found out; None for whatever it has not."""
+        nothing: list[Nested | None] = [None] * self.num_groups
+        if self.ahead is None:
+            return nothing
+        if self._moves_seen != self.step.num_moves:
+            self._moves_seen = self.step.num_moves
+            self.ahead.move(self.step.state.target)
+        found = self.ahead.take(drawn.number)
+        self.ahead_share += 0.01 * ((found is not None) - self.ahead_share)
+        return nothing if found is None else found
 
     def take_doubt(self) -> str:
         """What looked wrong about the first batch, once."""
@@ -94,6 +147,7 @@ class Learner:
             "grad_norm": norm.mean().item(),
             "lr": self.lr,
             **outcome.figures(),
+            **({"ahead_share": self.ahead_share} if self.ahead else {}),
         }
 
     def _look(self, batch: Batch) -> None:
@@ -105,33 +159,43 @@ class Learner:
 
     def example(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """A batch and draws of the shapes, dtypes and strides that every update is given: to compile by, before any row exists."""
-        batch = self._arranged(self.replay.example())
+        batch = self._arranged(self.replay.example())[0]
         batch["action"].fill_(self.step.algo.first_action)
-        return batch, self._drawn(torch.Generator())
+        return batch, self._drawn(torch.Generator())[0]
 
-    def _arranged(self, views: dict[str, Any]) -> dict[str, Any]:
-        """What an update takes of a batch, stacked if it makes several. A buffer's views stay the same, so it is done once for each."""
+    def _arranged(self, views: dict[str, Any]) -> list[dict[str, Any]]:
+        """What each call of the step takes of a batch, stacked if it makes several updates.
+
+        A buffer's views stay the same, so it is done once for each.
+        """
         kept = self._kept.get(id(views))
         if kept is not None and kept[0] is views:
             return kept[1]
-        found = {name: views[name] for name in USED}
-        if self.step.unrolled > 1:
-            found = {name: _grouped(tensor, self.step.unrolled) for name, tensor in found.items()}
+        updates = self.num_groups * self.step.unrolled
+        stacked = {name: _grouped(views[name], updates) for name in USED}
+        found = [
+            nth(stacked, i) if self.step.unrolled == 1 else rows_at(stacked, i * self.step.unrolled, self.step.unrolled)
+            for i in range(self.num_groups)
+        ]
         self._kept[id(views)] = views, found
         return found
 
-    def _drawn(self, generator: torch.Generator) -> dict[str, Tensor]:
+    def _drawn(self, generator: torch.Generator) -> list[dict[str, Tensor]]:
         if not self._has_draws:
-            return {}
-        rows = self.config.learner.batch_size
-        each = [self.step.algo.draws(rows, generator) for _ in range(self.step.unrolled)]
-        if self.step.unrolled == 1:
-            return each[0]
-        return {name: torch.stack([draws[name] for draws in each]) for name in each[0]}
+            return [{}] * self.num_groups
+        rows, found = self.config.learner.batch_size, []
+        for _ in range(self.num_groups):
+            each = [self.step.algo.draws(rows, generator) for _ in range(self.step.unrolled)]
+            one_by_one = self.step.unrolled == 1
+            found.append(
+                each[0] if one_by_one else {name: torch.stack([one[name] for one in each]) for name in each[0]}
+            )
+        return found
 
-    def _set_priorities(self, batch: Batch, done: Updated) -> None:
+    def _set_priorities(self, batch: Batch, each: Sequence[Updated]) -> None:
+        priorities = torch.cat([done.outcome.priorities for done in each])
         # A row that was predicted exactly, or whose error is no number, keeps a small chance.
-        priorities = torch.nan_to_num(done.outcome.priorities, 0.0, 0.0, 0.0) + LEAST_PRIORITY
+        priorities = torch.nan_to_num(priorities, 0.0, 0.0, 0.0) + LEAST_PRIORITY
         self.replay.update_priorities(batch, priorities)
 
     def _check(self) -> None:

@@ -36,6 +36,10 @@ def nth(tensors: Nested, i: int) -> dict[str, Any]:
     return mapped(tensors, lambda tensor: tensor[i])
 
 
+def rows_at(tensors: Nested, first: int, count: int) -> dict[str, Any]:
+    return mapped(tensors, lambda tensor: tensor.narrow(0, first, count))
+
+
 def moved(tensors: Nested, device: torch.device) -> dict[str, Any]:
     """From pinned memory the copy does not wait."""
     return mapped(tensors, lambda tensor: tensor.to(device, non_blocking=True))
@@ -57,4 +61,4 @@ def rows_of(batch: Batch, draws: Draws, first: int, count: int) -> tuple[Batch, 
     if first == 0 and count == num_rows(batch):
         return batch, draws
     lines = {name: draw if draw.ndim == 1 else draw.narrow(0, first, count) for name, draw in draws.items()}
-    return mapped(batch, lambda tensor: tensor.narrow(0, first, count)), lines
+    return rows_at(batch, first, count), lines

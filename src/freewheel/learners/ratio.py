@@ -115,7 +115,10 @@ class Governor:
 
 
 def slack_of(config: Config) -> int:
-    """Enough that nobody waits for a hand-over, little enough that training stays as it would be in turn."""
+    """Enough that nobody waits for a hand-over, little enough that training stays as it would be in turn.
+
+    Four calls and turns: with two, an actor that a busy machine held up for some milliseconds held up the learner too.
+    """
     if config.local.slack_steps:
         return config.local.slack_steps
-    return math.ceil(2 * Ratio.of(config).steps_per_call) + 2 * config.world.lanes
+    return 4 * (math.ceil(Ratio.of(config).steps_per_call) + config.world.lanes)

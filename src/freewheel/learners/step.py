@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +22,15 @@ from freewheel.config import LearnerConfig
 from freewheel.errors import ConfigError
 from freewheel.learners import package
 from freewheel.learners.adam import Adam, State
-from freewheel.learners.nested import filled, leaves, moved, nth, num_rows, parts_of, rows_of
+from freewheel.learners.nested import Nested, filled, leaves, mapped, moved, nth, num_rows, parts_of, rows_of
 from freewheel.learners.package import Function
 from freewheel.nets.flat import Flat
 
 # Updates in one compiled graph: 8 share the cost of a call; more only take longer to compile.
 MOST_UNROLLED = 8
+
+# Names of what an algorithm's `later` gives, in their order.
+LATER = ("later", "best")
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -85,20 +89,29 @@ class Step:
         self._apply = Adam(config, self.flat.num_params, self.device, is_scaled=precision == "fp16")
         self._lr = torch.zeros((), device=self.device)
         self._compiled: Function | None = None
+        self._later: Function | None = None
+        self.num_moves = 0  # of the target
         # A graph moves the target between its updates; after its last one Python can do it, without a cost to the others.
         self._moves_in_graph = config.target_every_updates % unrolled != 0
+        # Where the target stands still during a call, what it says can be worked out for all its updates at once, and before.
+        self.has_later = algo.later is not None and not self._moves_in_graph
 
     @property
     def is_compiled(self) -> bool:
         return self._compiled is not None
 
-    def update(self, batch: Batch, draws: Draws, lr: float) -> Updated:
-        """With `unrolled` > 1 every tensor of batch and draws has that many along its first dimension."""
+    def update(self, batch: Batch, draws: Draws, lr: float, later: Nested | None = None) -> Updated:
+        """With `unrolled` > 1 every tensor of batch and draws has that many along its first dimension.
+
+        `later` is what `self.later` gives, where somebody has worked it out before.
+        """
         self._lr.fill_(lr)
         if self.device.type != "cpu":
             batch, draws = moved(batch, self.device), moved(draws, self.device)
         if self._compiled is None:
-            return self._update_eagerly(batch, draws)
+            return self._update_eagerly({**batch, **(later or {})}, draws)
+        if self.has_later:
+            batch = {**batch, **(later or self.later(batch, draws))}
         loss, norm, *outcome = self._compiled(*self._args(self.state, batch, draws))
         self.num_updates += self.unrolled
         if not self._moves_in_graph:
@@ -109,26 +122,40 @@ class Step:
         """Of the mean loss over the rows, worked off in `accumulate` parts."""
         return self._in_parts(self._gradient_of_modules, self.state, batch, draws)
 
+    def later(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """What the target network says of the next states: all that the updates of a call need of it."""
+        seen = seen_later(batch, draws)
+        if self._later is None:
+            return self._later_of(self.state.target, seen)
+        return dict(zip(LATER, self._later(self.state.target, *leaves(seen)), strict=False))
+
     def compile(self, batch: Batch, draws: Draws) -> None:
         """Compiles for arguments of these shapes and strides, or takes from the disk, and is used from the next update on."""
         self._refuse_team()
-        self._compiled, _ = self._made(batch, draws)
+        self._use([package.compiled(*one)[0] for one in self._functions(batch, draws)])
 
-    def package(self, batch: Batch, draws: Draws) -> Path:
+    def package(self, batch: Batch, draws: Draws) -> list[Path]:
         """The same in a helper process, for the `adopt` of an equal step. It is tried once: what dies, dies here."""
-        run, path = self._made(batch, draws)
-        spare = State(*(tensor.clone() for tensor in vars(self.state).values()))
-        run(*self._args(spare, batch, draws))
-        return path
+        paths = []
+        for function, args in self._functions(batch, draws):
+            run, path = package.compiled(function, args)
+            run(*(arg.clone() if arg.is_contiguous() else arg for arg in args))  # what it changes is contiguous
+            paths.append(path)
+        return paths
 
-    def packaged(self, batch: Batch, draws: Draws) -> Path | None:
+    def packaged(self, batch: Batch, draws: Draws) -> list[Path] | None:
         """What `package` would give, if it was made before."""
-        return package.find(self._flat_function(batch, draws), self._args(self.state, batch, draws))
+        found = [package.find(*one) for one in self._functions(batch, draws)]
+        return None if None in found else [path for path in found if path is not None]
 
-    def adopt(self, path: Path) -> None:
+    def adopt(self, paths: Sequence[Path]) -> None:
         """Uses what `package` of an equal step made from the next update on."""
         self._refuse_team()
-        self._compiled = package.load(path)
+        self._use([package.load(path) for path in paths])
+
+    def _use(self, functions: Sequence[Function]) -> None:
+        self._compiled = functions[0]
+        self._later = functions[1] if self.has_later else None
 
     def live_in(self, weights: Tensor, target: Tensor) -> None:
         """Uses these vectors and what they hold as weights and target from now on, in place of its own."""
@@ -157,11 +184,38 @@ class Step:
     def _move_target(self) -> None:
         if self.num_updates % self.config.target_every_updates == 0:
             self.state.target.lerp_(self.state.weights, self.config.tau)
+            self.num_moves += 1
 
-    def _made(self, batch: Batch, draws: Draws) -> tuple[Function, Path]:
+    def _functions(self, batch: Batch, draws: Draws) -> list[tuple[Function, list[Tensor]]]:
+        """What is compiled, each with arguments as it will be called with: the updates, and `later` where there is one."""
         if self.device.type != "cpu":
             batch, draws = moved(batch, self.device), moved(draws, self.device)
-        return package.compiled(self._flat_function(batch, draws), self._args(self.state, batch, draws))
+        if not self.has_later:
+            return [(self._flat_function(batch, draws), self._args(self.state, batch, draws))]
+        seen = seen_later(batch, draws)
+        full = {**batch, **self._later_of(self.state.target, seen)}
+
+        def later(target: Tensor, *given: Tensor) -> list[Tensor]:
+            return list(self._later_of(target, filled(seen, iter(given))).values())
+
+        return [
+            (self._flat_function(full, draws), self._args(self.state, full, draws)),
+            (later, [self.state.target, *leaves(seen)]),
+        ]
+
+    def _later_of(self, target: Tensor, seen: Nested) -> dict[str, Tensor]:
+        """In one pass over the rows of all updates, unless each has noise of its own."""
+        assert self.algo.later is not None
+        look = partial(self.algo.later, self._forward_by_views, self.flat.views(target))
+        with torch.no_grad():
+            if self.unrolled == 1:
+                return look(seen, seen)
+            if "target_noise" in seen:
+                each = [look(nth(seen, i), nth(seen, i)) for i in range(self.unrolled)]
+                return {name: torch.stack([one[name] for one in each]) for name in each[0]}
+            rows = mapped(seen, lambda tensor: tensor.flatten(0, 1))
+            found = look(rows, rows)
+        return {name: tensor.view(self.unrolled, -1, *tensor.shape[1:]) for name, tensor in found.items()}
 
     def _flat_function(self, batch: Batch, draws: Draws) -> Function:
         """`_graph` with tensors alone going in and coming out."""
@@ -217,12 +271,7 @@ class Step:
         """For the compiled path: a pure function of the vectors, which becomes one graph."""
         params, buffers = self.flat.split(state.weights)
         target = self.flat.views(state.target)
-
-        def forward(given: Any, obs: Any, noise: Tensor | None, taus: Tensor | None) -> Tensor:
-            module = self.net if torch.is_grad_enabled() else self.eval_net
-            with self._cast():
-                out: Tensor = functional_call(module, given, (obs, noise, taus))
-            return out.float()
+        forward = self._forward_by_views
 
         def loss_of(params: Tensor, buffers: Tensor) -> tuple[Tensor, tuple[Tensor, Outcome, dict[str, Tensor]]]:
             # Copies: a function may not change its arguments, and each has to count its changes apart.
@@ -236,6 +285,12 @@ class Step:
             view.copy_(after[name])
         return Gradient(gradient, loss, outcome)
 
+    def _forward_by_views(self, given: Any, obs: Any, noise: Tensor | None, taus: Tensor | None) -> Tensor:
+        module = self.net if torch.is_grad_enabled() else self.eval_net
+        with self._cast():
+            out: Tensor = functional_call(module, given, (obs, noise, taus))
+        return out.float()
+
     def _cast(self) -> AbstractContextManager[Any]:
         """Around the network's passes; the loss itself is float32. Each weight is cast once a pass: nothing to cache."""
         if self._dtype is None:
@@ -248,6 +303,11 @@ class Step:
     def _refuse_team(self) -> None:
         if self.gradient_by != self.gradient:
             raise ConfigError("a compiled update works with learner.workers=1 alone. Train with --compile off.")
+
+
+def seen_later(batch: Batch, draws: Draws) -> dict[str, Any]:
+    """What the target network is shown."""
+    return {"next_obs": batch["next_obs"]} | {name: draw for name, draw in draws.items() if name.startswith("target_")}
 
 
 def unrolled(updates_per_call: int) -> int:

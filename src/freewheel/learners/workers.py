@@ -7,20 +7,18 @@ still reads.
 
 from __future__ import annotations
 
-import mmap
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from freewheel.algos.algo import Batch, Draws, Outcome
 from freewheel.errors import ConfigError, FreewheelError
 from freewheel.learners.nested import leaves, mapped, num_rows, parts_of, rows_of
+from freewheel.learners.room import Room, opened
 from freewheel.learners.step import Gradient, Step, Updated, summed
 from freewheel.memory.counter import Counters
 from freewheel.memory.segment import Segment
@@ -31,28 +29,6 @@ GIVEN = 0  # the counter of batches given out; counter i is that of the batches 
 LOOK_EVERY_S = 0.25
 # What stands in place of a helper's pid after an error, and in the leader's after `dismiss`.
 LEFT = -1
-
-
-@dataclass(frozen=True)
-class Place:
-    """One tensor of the shared memory."""
-
-    offset: int
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
-class Room:
-    """Tensors in shared memory, placed one after the other."""
-
-    def __init__(self) -> None:
-        self.num_bytes = 0
-
-    def take(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Place:
-        place = Place(self.num_bytes, tuple(shape), dtype)
-        size = torch.empty(0, dtype=dtype).element_size() * int(np.prod(shape, dtype=np.int64))
-        self.num_bytes += (max(size, 1) + 63) // 64 * 64  # cache lines of their own: nobody slows a neighbour down
-        return place
 
 
 class Team:
@@ -74,8 +50,8 @@ class Team:
         self._vectors = {name: room.take((step.flat.size,)) for name in ("weights", "target")}
         self._facts = room.take((num_workers,), torch.int64)  # pids
         self._scale = room.take(())
-        self._batch = mapped(batch, lambda tensor: room.take(tensor.shape, tensor.dtype))
-        self._draws = mapped(draws, lambda tensor: room.take(tensor.shape, tensor.dtype))
+        self._batch = mapped(batch, room.like)
+        self._draws = mapped(draws, room.like)
         rows = self.num_rows
         self._outcome = [room.take(shape) for shape in ((rows,), (rows, num_actions), (rows,))]
         self._gradients = [room.take((step.flat.num_params,)) for _ in range(1, num_workers)]
@@ -85,13 +61,7 @@ class Team:
         self._open()
 
     def _open(self) -> None:
-        """The tensors over the shared memory, which stays mapped as long as one of them lives."""
-        memory = mmap.mmap(self.segment.core.fd, self.segment.num_bytes)
-
-        def at(place: Any) -> Tensor:
-            made = torch.frombuffer(memory, dtype=place.dtype, count=int(np.prod(place.shape)), offset=place.offset)
-            return made.view(place.shape)
-
+        at = opened(self.segment)
         self.weights, self.target = (at(self._vectors[name]) for name in ("weights", "target"))
         self.pids, self.scale, self.losses = at(self._facts), at(self._scale), at(self._losses)
         self.batch, self.draws = mapped(self._batch, at), mapped(self._draws, at)

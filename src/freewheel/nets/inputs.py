@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,6 +49,7 @@ class Numbers(nn.Module):
     def __init__(self, space: Space, stack: int, rescale: bool = False) -> None:
         super().__init__()
         self.size = stack * int(np.prod(space.shape or (), dtype=np.int64))
+        self.is_float = np.dtype(space.dtype) == np.float32
         # Plain attributes: as buffers they would travel with the weights.
         self.middle: Tensor | None = None
         self.reach: Tensor | None = None
@@ -132,6 +134,13 @@ def example(space: Space, stack: int = 1, batch: int = 2) -> Obs:
     """A batch as the replay gives it, of values that the space allows, drawn from nobody's generator."""
     made = {name: _example(part, stack, batch) for name, part in leaves(space)}
     return made.get("", made)
+
+
+def as_tensors(fields: Mapping[str, np.ndarray[Any, Any]]) -> Obs:
+    """Fields of the row spec as a network takes them: one tensor, or a dict of the parts of a nested space."""
+    if "obs" in fields:
+        return torch.from_numpy(fields["obs"])
+    return {name.removeprefix("obs."): torch.from_numpy(rows) for name, rows in fields.items()}
 
 
 def _example(space: Space, stack: int, batch: int) -> Tensor:

@@ -119,6 +119,10 @@ class Episodes:
         """The returns behind `return_mean`, oldest first."""
         return list(self._window)
 
+    def length_of(self, lane: int) -> int:
+        """Steps of the lane's running episode."""
+        return int(self._lengths[lane])
+
     def state(self) -> dict[str, Any]:
         """For a checkpoint: JSON keeps these floats exactly."""
         return {

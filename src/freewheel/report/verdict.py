@@ -18,13 +18,13 @@ RATIO_MISSED = 0.05
 
 # What a phase is called in a sentence, and what makes it shorter.
 WORDS = {
-    "env": ("env steps", "a faster env, or more actors (--local.actors) where cores are free"),
+    "env": ("env steps", "a faster env, or where cores are free a pool (--world pool) or more actors (--local.actors)"),
     "infer": ("choosing actions", "more lanes per actor (--lanes), or a smaller network"),
     "write": ("writing rows", "smaller observations (uint8 in place of floats)"),
     "fetch": ("fetching weights", "publish less often (--local.publish-every-updates, --local.publish-every-s)"),
     "sample": ("drawing batches", "more batches ready ahead (--local.prefetch), or smaller observations"),
     "transfer": ("moving batches to the device", "smaller observations (uint8 in place of floats)"),
-    "compute": ("updates", "--compile on, a lower --learner.ratio, or a smaller network"),
+    "compute": ("updates", "--compile on, fewer updates per step (--learner.ratio, --ppo.epochs), or a smaller network"),
     "priorities": ("writing priorities back", "uniform replay (--replay.no-prioritized)"),
     "publish": ("publishing weights", "publish less often (--local.publish-every-updates, --local.publish-every-s)"),
     "checkpoint": ("saving checkpoints", "save less often (--checkpoint.every-steps)"),

@@ -21,6 +21,7 @@ from freewheel.run.channel import Channel
 from freewheel.run.job import FIRST_ACTOR, Job
 from freewheel.run.parts import build_policy, seed_of
 from freewheel.worlds.make import make_world
+from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.world import World
 
 START, FETCH, WAIT, REPORT, STOP = (PHASES.index(n) for n in ("start", "fetch", "wait_ratio", "report", "stop"))
@@ -30,6 +31,8 @@ BEATS, STEPS, EPISODES, FETCHED, DROPPED = (
 EPSILON, LAG, VERSION = (GAUGES.index(n) for n in ("epsilon", "policy_lag", "version"))
 
 REPORT_S = 0.1
+# A pool replaces a worker that hangs before the supervisor would replace the whole actor.
+POOL_SHARE = 0.8
 EPISODES_A_MESSAGE = 200
 
 
@@ -86,7 +89,13 @@ class Acting:
     def _begin(self, infer: Infer, explorer: Explorer) -> Actor:
         config, lanes = self.job.config, self.job.lanes_of(self.index)
         # Never the same seeds again: an actor that was started anew would repeat its first episodes.
-        world = make_world(self.job.env, replace(config.world, lanes=len(lanes)), self._seed(f"world.{self._worlds}"))
+        world = make_world(
+            self.job.env,
+            replace(config.world, lanes=len(lanes)),
+            self._seed(f"world.{self._worlds}"),
+            step_timeout_s=POOL_SHARE * config.local.step_timeout_s,
+            restarts=config.local.restarts,
+        )
         self._worlds += 1
         self._check(world)
         return Actor(
@@ -141,6 +150,9 @@ class Acting:
         if now < self._report_due:
             return
         self._report_due = now + REPORT_S
+        if isinstance(actor.world, PoolWorld):
+            for note in actor.world.take_notes():
+                self.channel.send({"note": note})
         self.page.enter(REPORT)
         self.page.set(EPSILON, float(actor.epsilon.mean()))
         self.page.set(LAG, float(self.job.board.version - self.version))

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
+import torch
+
+from freewheel.learners.ahead import work_ahead
+from freewheel.learners.package import load
 from freewheel.learners.workers import help_train
 from freewheel.run import role
 from freewheel.run.acting import Acting
@@ -23,7 +28,7 @@ def main(kind: str, index: int, life: int, job: Job, end: socket.socket) -> None
     stack = role.begin(job.parent, job.owner)
     channel = Channel(end)
     channel.send({"stack": stack})
-    work = {"actor": _act, "learner": _learn, "worker": _help, "compiler": _compile}[kind]
+    work = {"actor": _act, "learner": _learn, "worker": _help, "ahead": _look_ahead, "compiler": _compile}[kind]
     role.run(channel, work(index, life, job, channel))
 
 
@@ -40,9 +45,9 @@ def _act(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None
 
 def _learn(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None]:
     def work() -> None:
-        if job.config.local.pin:
-            pin(0)
         learning = Learning(job, life, channel)
+        if job.config.local.pin:
+            pin(0)  # after its thread that draws batches was started, which may go elsewhere
         with profiled("learner", job.folder, job.config.local.profile):
             learning.run()
 
@@ -63,6 +68,19 @@ def _help(index: int, life: int, job: Job, channel: Channel) -> Callable[[], Non
     return work
 
 
+def _look_ahead(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None]:
+    """Works out what the target network says of the learner's next batches."""
+
+    def work() -> None:
+        assert job.ahead is not None
+        torch.set_num_threads(1)
+        if job.config.local.pin:
+            pin(1)
+        work_ahead(job.ahead, load(Path(job.ahead.package)), lambda: False)
+
+    return work
+
+
 def _compile(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None]:
     """Compiles the learner's update into a package on the disk; the learner's own process goes on training meanwhile.
 
@@ -73,8 +91,8 @@ def _compile(index: int, life: int, job: Job, channel: Channel) -> Callable[[], 
         learner = build_learner(job)
         step, example = learner.step, learner.example()
         try:
-            path = step.packaged(*example) if index == ONLY_FOUND else step.package(*example)
-            channel.send({"package": None if path is None else str(path)})
+            paths = step.packaged(*example) if index == ONLY_FOUND else step.package(*example)
+            channel.send({"package": None if paths is None else [str(path) for path in paths]})
         finally:
             learner.replay.close()
 

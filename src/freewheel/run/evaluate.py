@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from freewheel.actors.history import History
-from freewheel.actors.infer import Infer
+from freewheel.actors.infer import Acts
 from freewheel.config import Config
 from freewheel.report.episodes import Episode, Episodes
 from freewheel.run.parts import seed_of
@@ -22,7 +22,7 @@ MOST_LANES = 25
 
 
 def evaluate(
-    infer: Infer,
+    infer: Acts,
     config: Config,
     env: Any,
     episodes: int,
@@ -44,7 +44,7 @@ def evaluate(
 
 
 def _play(
-    world: World, infer: Infer, config: Config, episodes: int, on_episode: Callable[[Episode], None]
+    world: World, infer: Acts, config: Config, episodes: int, on_episode: Callable[[Episode], None]
 ) -> list[Episode]:
     count = Episodes(world.num_lanes)
     fields = RowSpec.of(world.obs_space, world.action_space).fields

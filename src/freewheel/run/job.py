@@ -8,6 +8,7 @@ from typing import Any
 
 from freewheel.algos.algo import Loss
 from freewheel.config import Config
+from freewheel.learners.ahead import Ahead
 from freewheel.learners.ratio import Governor, Ratio
 from freewheel.learners.workers import Team
 from freewheel.memory.counter import Counters
@@ -44,8 +45,10 @@ class Job:
     owner: str
     precision: str = "fp32"
     why_precision: str = ""
+    why_world: str = ""
     device: str = "cpu"
     team: Team | None = None
+    ahead: Ahead | None = None
 
     @property
     def folder(self) -> Path:

@@ -26,9 +26,10 @@ class Layout:
 def choose(config: Config, cores: int) -> Layout:
     """The layout of these settings on so many cores."""
     lanes, threads = config.world.lanes, config.learner.threads
-    if config.runtime == "sequential" or (config.runtime == "auto" and cores < 2):
+    if config.runtime == "sequential" or config.algo == "ppo" or (config.runtime == "auto" and cores < 2):
         return Layout("sequential", 1, (lanes,), 1, {"actor": threads, "learner": threads}, _why_sequential(config))
-    actors = min(config.local.actors or max(1, cores - 1), lanes)
+    is_pool = config.world.kind == "pool"  # whose workers keep the cores busy: one actor serves them all
+    actors = min(config.local.actors or (1 if is_pool else max(1, cores - 1)), lanes)
     return Layout(
         "local",
         actors,
@@ -48,6 +49,8 @@ def split(lanes: int, actors: int) -> tuple[int, ...]:
 def _why_sequential(config: Config) -> str:
     if config.runtime == "sequential":
         return "runtime=sequential was asked for; one process acts and learns in turn."
+    if config.algo == "ppo":
+        return "algo=ppo learns from what its own policy just did; one process acts and learns in turn."
     return "There is 1 core, on which processes could only take turns; one process acts and learns in turn."
 
 
@@ -63,6 +66,8 @@ def _why_actors(config: Config, cores: int, actors: int) -> str:
         if actors < asked:
             return f"of local.actors={asked} only {actors} have one of the {lanes} lanes"
         return f"local.actors={asked} was asked for"
+    if config.world.kind == "pool":
+        return "one actor serves the workers of its pool"
     if actors < cores - 1:
         return f"one actor for each of the {lanes} lanes"
     return "one actor shares the core with the learner" if cores < 2 else "one actor per core but the learner's"

@@ -180,16 +180,18 @@ class Learning:
             if "adopt" in command:
                 self._adopt(command["adopt"])
 
-    def _adopt(self, path: str | None) -> None:
+    def _adopt(self, paths: list[str] | None) -> None:
         self.waits_for_package = False
-        if path is None or self.learner.step.gradient_by != self.learner.step.gradient:
+        if paths is None or self.learner.step.gradient_by != self.learner.step.gradient:
             return  # a team trains eagerly
         self.page.enter(COMPILE)
         try:
-            self.learner.step.adopt(Path(path))
+            self.learner.step.adopt([Path(path) for path in paths])
         except (FreewheelError, RuntimeError, OSError) as error:
             self.channel.send({"note": f"the compiled update could not be loaded ({error}): training goes on eagerly."})
             return
+        if self.job.ahead is not None and self.learner.ahead is None:
+            self.learner.go_ahead(self.job.ahead)
         self.channel.send({"compiled": True})
 
     def _tell_saved(self) -> None:

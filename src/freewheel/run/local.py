@@ -13,8 +13,10 @@ from freewheel.actors.infer import Infer
 from freewheel.algos.algo import Loss
 from freewheel.config import Config
 from freewheel.learners import package, precision
+from freewheel.learners.ahead import Ahead
 from freewheel.learners.device import pick_device
 from freewheel.learners.ratio import NUM_COUNTS, STEPS, UPDATES, Ratio, slack_of
+from freewheel.learners.step import seen_later
 from freewheel.memory.counter import Counters
 from freewheel.memory.lanes import Lanes
 from freewheel.nets.flat import Flat
@@ -31,7 +33,7 @@ from freewheel.run.checkpoint import Checkpoint
 from freewheel.run.guard import owner_id
 from freewheel.run.helping import make_team
 from freewheel.run.job import FIRST_ACTOR, LEARNER, SUPERVISOR, Job
-from freewheel.run.layout import Layout
+from freewheel.run.layout import Layout, choose
 from freewheel.run.learning import build_learner
 from freewheel.run.machine import num_cores
 from freewheel.run.member import Member
@@ -39,7 +41,7 @@ from freewheel.run.parts import build_policy, forecast, seed_of, updates_togethe
 from freewheel.run.supervisor import Supervisor
 from freewheel.spec import RowSpec
 from freewheel.weights.board import Board
-from freewheel.worlds.make import make_world
+from freewheel.worlds.make import choose_world, make_world
 
 START, WATCH, LOG, STOP = (PHASES.index(name) for name in ("start", "watch", "log", "stop"))
 TICK_S = 0.2
@@ -47,9 +49,14 @@ TICK_S = 0.2
 
 def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout) -> Job:
     """Shared memory and all that the roles need; what cannot work is refused before any process starts."""
+    choice = choose_world(env, config.world, num_cores(), layout.actors)
+    if choice.reason:
+        config = replace(config, world=choice.config)
+        layout = choose(config, num_cores())
     # One env shows the spaces; a vector env may be made for its number of lanes alone.
     lanes = layout.lanes_per_actor[0] if config.world.kind == "vector" else 1
-    world = make_world(env, replace(config.world, lanes=lanes), seed_of(config, "probe"))
+    kind: Any = "inline" if config.world.kind == "pool" else config.world.kind
+    world = make_world(env, replace(config.world, lanes=lanes, kind=kind), seed_of(config, "probe"))
     obs_space, action_space = world.obs_space, world.action_space
     world.close()
     net, _ = build_policy(config, obs_space, action_space, body, loss)
@@ -75,11 +82,16 @@ def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout)
         os.getpid(),
         owner_id(),
     )
+    job.why_world = choice.reason
     job.device = str(pick_device(config.learner.device))
     job.precision, job.why_precision = precision.choose(config.learner.precision, job.device.partition(":")[0])
-    if config.learner.workers != 1 and job.device == "cpu":
+    if job.device == "cpu":
         learner = build_learner(job)
-        job.team = make_team(learner, net.num_actions, config.learner.workers, num_cores())
+        if config.learner.workers != 1:
+            job.team = make_team(learner, net.num_actions, config.learner.workers, num_cores())
+        if config.local.ahead and config.learner.compile != "off" and learner.step.has_later and num_cores() > 1:
+            seen, later = seen_later(*learner.example()), learner.step.later(*learner.example())
+            job.ahead = Ahead(learner.step.state.target, seen, later, learner.num_groups)
         learner.replay.close()
     return job
 
@@ -202,6 +214,8 @@ class Local:
             self._progress.note(f"{member.name} left rows out: {message['dropped']['why']}")
         if message.get("package"):
             self._adopt = {"adopt": message["package"]}
+            if self.job.ahead is not None:
+                self._supervisor.go_ahead(message["package"][1])
             self._supervisor.tell(self._supervisor.learner, self._adopt)
         if "compiler_ended" in message and message["compiler_ended"] != 0:
             self._progress.note(f"the update could not be compiled ({message['why']}): training goes on eagerly.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from freewheel.memory.segment import allowed_bytes, format_bytes
 from freewheel.nets.build import QNet, build_net
 from freewheel.report.ledger import Ledger
 from freewheel.report.phases import new_ledger
+from freewheel.run.guard import start_forkserver
 from freewheel.spec import RowSpec, Space
 from freewheel.worlds.make import make_world
 from freewheel.worlds.world import World
@@ -64,12 +65,21 @@ def seed_of(config: Config, role: str) -> int:
 def build(config: Config, env: Any, body: Any = None, loss: Loss | None = None) -> Parts:
     """Everything that a run needs, checked against each other; nothing is started yet."""
     torch.set_num_threads(config.learner.threads)
-    world = make_world(env, config.world, seed_of(config, "world"))
+    world = make_world_in_turn(env, config)
     try:
         return _around(world, config, body, loss)
     except BaseException:
         world.close()
         raise
+
+
+def make_world_in_turn(env: Any, config: Config) -> World:
+    """The world of a run in one process: a pool gives all lanes together, so that the run can be repeated."""
+    world = config.world
+    if world.kind == "pool":
+        start_forkserver()  # with all that later roles need too
+        world = replace(world, min_ready=world.min_ready or world.lanes)
+    return make_world(env, world, seed_of(config, "world"))
 
 
 def forecast(spec: RowSpec, num_lanes: int, rows: int) -> None:
@@ -97,10 +107,17 @@ def build_policy(
 
 
 def build_replay(lanes: Lanes, config: Config, unrolled: int = 1, prefetch: int = 0) -> Replay:
-    """`unrolled` batches are drawn at once, for as many updates in one graph."""
+    """Draws for all updates of a call at once, where the warm-up has so many rows; at least for the `unrolled` of one graph.
+
+    Each draw may wake a thread and a process, which costs as much as some small updates.
+    """
+    learner = config.learner
+    most = config.replay.warmup_rows // learner.batch_size
+    counts = range(unrolled, learner.updates_per_call + 1, unrolled)
+    fitting = [n for n in counts if learner.updates_per_call % n == 0 and n <= most]
     return Replay(
         lanes,
-        config.learner.batch_size * unrolled,
+        learner.batch_size * max(fitting, default=unrolled),
         n_step=config.q.n_step,
         gamma=config.q.gamma,
         stack=config.world.stack,

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from freewheel.actors.history import History
-from freewheel.actors.infer import Infer
+from freewheel.actors.infer import Acts, Infer
+from freewheel.actors.sample import Sampler
 from freewheel.algos.make import make_algo
 from freewheel.config import Config, from_dict
 from freewheel.errors import CheckpointError, ConfigError
@@ -16,6 +18,7 @@ from freewheel.nets.build import build_net
 from freewheel.nets.flat import Flat
 from freewheel.run.checkpoint import Checkpoint, load, load_newest
 from freewheel.run.folder import DEFAULT_ROOT, open_run
+from freewheel.run.on_policy_parts import build_actor
 from freewheel.run.state import restore_weights
 from freewheel.spec import RowSpec, flatten, read_space
 
@@ -29,7 +32,7 @@ class Policy:
     episode begins.
     """
 
-    def __init__(self, infer: Infer, config: Config, obs_space: Any, action_space: Any) -> None:
+    def __init__(self, infer: Acts, config: Config, obs_space: Any, action_space: Any) -> None:
         self.infer, self.config = infer, config
         self.obs_space, self.action_space = obs_space, action_space
         self._fields = RowSpec.of(obs_space, action_space).fields
@@ -41,7 +44,7 @@ class Policy:
         self._is_first = True
 
     def act(self, obs: Any) -> Any:
-        """The best action by the network's values; an array of them for a batch."""
+        """The best action by the network's values, or the likeliest by its policy; an array of them for a batch."""
         fields = flatten("obs", self.obs_space, obs)
         one = {field.name: field.shape for field in self._fields if field.is_observation}
         extra = {rows.ndim - len(one[name]) for name, rows in fields.items()}
@@ -53,7 +56,9 @@ class Policy:
         is_single = extra == {0}
         batch = {name: np.ascontiguousarray(rows[None] if is_single else rows) for name, rows in fields.items()}
         actions = self.infer.greedy(self._stacked(batch))
-        return actions[0].item() if is_single else actions
+        if not is_single:
+            return actions
+        return actions[0].item() if actions.ndim == 1 else actions[0]
 
     def _stacked(self, batch: dict[str, Array]) -> dict[str, Array]:
         if self.config.world.stack == 1:
@@ -88,12 +93,19 @@ def policy_of(checkpoint: Checkpoint, body: Any = None) -> Policy:
         obs_space, action_space = (read_space(checkpoint.state[name]) for name in ("obs_space", "action_space"))
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise CheckpointError(f"checkpoint {checkpoint.path} is not one of a policy: {error}.") from error
+    if config.algo == "ppo":
+        actor, actions = build_actor(config, obs_space, action_space, body)
+        _restore(actor, checkpoint)
+        return Policy(Sampler(actor, actions, seed=0), config, obs_space, action_space)
     net = build_net(obs_space, action_space, config.net, config.q, config.algo, config.world.stack, body=body)
     algo = make_algo(config.algo, config.q, net)
+    _restore(net, checkpoint)
+    return Policy(Infer(net, algo, action_space.dtype, seed=0), config, obs_space, action_space)
+
+
+def _restore(net: nn.Module, checkpoint: Checkpoint) -> None:
     flat = Flat(net)
     weights = flat.vector(net)
     own = {f"net.{name}": view for name, view in flat.views(weights).items()}
     restore_weights(own, checkpoint.tensors, checkpoint.path)
     flat.bind(net, weights).eval().requires_grad_(False)
-    infer = Infer(net, algo, action_space.dtype, seed=0)
-    return Policy(infer, config, obs_space, action_space)

@@ -111,9 +111,8 @@ def _restore_lanes(parts: Parts, checkpoint: Checkpoint) -> str | None:
     """World, replay and the writer that joins them. Lanes whose env cannot be brought back begin a new episode."""
     actor = parts.actor
     if actor.history is not None:
-        saved = {name.removeprefix("history."): tensor.numpy() for name, tensor in _under("history.", checkpoint)}
-        actor.history.set_state(saved)
-    world_state = {name.removeprefix("world."): tensor.numpy() for name, tensor in _under("world.", checkpoint)}
+        actor.history.set_state({name: tensor.numpy() for name, tensor in under("history.", checkpoint).items()})
+    world_state = {name: tensor.numpy() for name, tensor in under("world.", checkpoint).items()}
     exact = parts.world.set_state(world_state or None)
     has_replay = REPLAY_FILE in checkpoint.files
     if has_replay:
@@ -132,5 +131,6 @@ def _restore_lanes(parts: Parts, checkpoint: Checkpoint) -> str | None:
     return "; ".join(notes) or None
 
 
-def _under(prefix: str, checkpoint: Checkpoint) -> list[tuple[str, torch.Tensor]]:
-    return [(name, tensor) for name, tensor in checkpoint.tensors.items() if name.startswith(prefix)]
+def under(prefix: str, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    """The tensors whose names begin so, by the rest of their names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in checkpoint.tensors.items() if name.startswith(prefix)}

@@ -48,6 +48,7 @@ class Supervisor:
         self.actors = [Member("actor", i, FIRST_ACTOR + i) for i in range(job.layout.actors)]
         self.workers: list[Member] = []
         self.compiler = Member("compiler", 0, None)
+        self.ahead = Member("ahead", 0, None)
         self.before_last: Callable[[], None] = lambda: None  # called when all actors have ended
         self.failed: FreewheelError | None = None
         self.num_deaths = 0
@@ -60,7 +61,7 @@ class Supervisor:
 
     @property
     def members(self) -> list[Member]:
-        return [self.learner, *self.actors, *self.workers, self.compiler]
+        return [self.learner, *self.actors, *self.workers, self.compiler, self.ahead]
 
     def start(self) -> None:
         self._guard.start()
@@ -82,6 +83,13 @@ class Supervisor:
         """Has the learner's update compiled by a process of its own, or only looked for among what was compiled before."""
         self.compiler.index = ONLY_FOUND if only_found else ANYTHING
         self._start(self.compiler)
+
+    def go_ahead(self, package: str) -> None:
+        """Starts the process that shows the learner's next batches to the target network."""
+        assert self.job.ahead is not None
+        self.job.ahead.package = package
+        if not self.ahead.is_alive:
+            self._start(self.ahead)
 
     def tell(self, member: Member, message: Message) -> None:
         if member.channel is not None:

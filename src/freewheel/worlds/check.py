@@ -196,10 +196,10 @@ class _Closes(Protocol):
     def close(self) -> Any: ...
 
 
-def close_all(name: str, envs: Sequence[_Closes]) -> None:
+def close_all(name: str, envs: Sequence[_Closes], first_lane: int = 0) -> None:
     """Closes every env, whatever the others do. The first failure is raised, unless another error is on its way."""
     failure: EnvError | None = None
-    for lane, env in enumerate(envs):
+    for lane, env in enumerate(envs, first_lane):
         try:
             env.close()
         except Exception as error:

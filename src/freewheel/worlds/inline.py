@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,12 +38,23 @@ class InlineWorld:
 
     Every episode has its own seed, so its actions are all that is needed to come back to any point of it.
     `owns_envs=False` leaves the envs open for whoever made them.
+
+    As a part of a larger world it steps `lanes` of that and keeps its newest rows in the arrays it is given. With
+    `resets_at_once` a lane whose episode ended comes in a later recv, and so many of them are reset by each.
     """
 
     may_rest = True
 
     def __init__(
-        self, envs: Sequence[gymnasium.Env[Any, Any]], seed: int, name: str, *, owns_envs: bool = True
+        self,
+        envs: Sequence[gymnasium.Env[Any, Any]],
+        seed: int,
+        name: str,
+        *,
+        owns_envs: bool = True,
+        lanes: Sequence[int] | None = None,
+        rows: tuple[Obs, Array, Array] | None = None,
+        resets_at_once: int | None = None,
     ) -> None:
         self.name = name
         self.num_lanes = len(envs)
@@ -53,7 +65,10 @@ class InlineWorld:
         self._envs = list(envs)
         self._owns_envs = owns_envs
         self._steps = [env.step for env in envs]
-        self._keys = [lane_key(seed, lane) for lane in range(self.num_lanes)]
+        self._names = list(lanes or range(self.num_lanes))
+        self.resets_at_once = resets_at_once
+        self.reset_s = 0.0  # that a reset took lately
+        self._keys = [lane_key(seed, lane) for lane in self._names]
         self._episodes = [-1] * self.num_lanes
         self._seeds = [0] * self.num_lanes
         self._histories: list[deque[Any]] = [deque(maxlen=KEPT_ACTIONS) for _ in envs]
@@ -61,9 +76,12 @@ class InlineWorld:
         self._order = list(range(self.num_lanes))
         self._ids = np.arange(self.num_lanes)
         # The newest observation, reward and first of every lane, by lane.
-        self._obs: Obs = {leaf.name: np.zeros((self.num_lanes, *leaf.shape), leaf.dtype) for leaf in self._leaves}
-        self._reward = np.zeros(self.num_lanes, np.float32)
-        self._first = np.zeros(self.num_lanes, np.bool_)
+        kept: tuple[Obs, Array, Array] = rows or (
+            {leaf.name: np.zeros((self.num_lanes, *leaf.shape), leaf.dtype) for leaf in self._leaves},
+            np.zeros(self.num_lanes, np.float32),
+            np.zeros(self.num_lanes, np.bool_),
+        )
+        self._obs, self._reward, self._first = kept
         self._pending: dict[int, Any] = {}  # lane -> the action it was sent
         # Lanes that recv gives without a step, and whether they begin an episode first.
         self._fresh = dict.fromkeys(range(self.num_lanes), True)
@@ -112,7 +130,11 @@ class InlineWorld:
         first[:] = False
         ready = Ready(ids, obs, reward, first, None)
         if any(are_terminated) or any(are_truncated):
-            ready.ended = self._end(ready, are_terminated, are_truncated)
+            over = [i for i, flags in enumerate(zip(are_terminated, are_truncated, strict=True)) if any(flags)]
+            ready.ended = _ends(ready, over, are_terminated, are_truncated)
+            if self.resets_at_once is not None and len(over) < len(lanes):
+                return self._put_off(ready, over)
+            self._begin_again(ready, over)
         if obs is not self._obs:
             for name, rows in obs.items():
                 self._obs[name][ids] = rows
@@ -192,42 +214,51 @@ class InlineWorld:
             self._obs[name][lane] = rows[0]
         return all(rows.tobytes() == goal[name].tobytes() for name, rows in seen.items())
 
+    @property
+    def num_fresh(self) -> int:
+        """Lanes that the next recvs give without a step."""
+        return len(self._fresh)
+
     def _give_fresh(self) -> Ready:
-        lanes = list(self._fresh)
+        lanes = list(self._fresh)[: self.resets_at_once]
         begin = [lane for lane in lanes if self._fresh[lane]]
         if begin:
             for name, rows in self._begin(begin).items():
                 self._obs[name][begin] = rows
             self._reward[begin], self._first[begin] = 0, True
-        self._fresh.clear()
+        for lane in lanes:
+            del self._fresh[lane]
         if lanes == self._order:
             return Ready(self._ids, self._obs, self._reward, self._first, None)
         ids = np.array(lanes)
         obs = {name: rows[ids] for name, rows in self._obs.items()}
         return Ready(ids, obs, self._reward[ids], self._first[ids], None)
 
-    def _end(self, ready: Ready, terminated: Sequence[bool], truncated: Sequence[bool]) -> Ended:
-        """Takes the final rows out of these and puts the first of the next episodes in their place."""
-        over = [i for i, flags in enumerate(zip(terminated, truncated, strict=True)) if any(flags)]
-        ended = Ended(
-            ready.lanes[over],
-            {name: rows[over] for name, rows in ready.obs.items()},
-            ready.reward[over],
-            np.array([terminated[i] for i in over], np.bool_),
-            np.array([truncated[i] for i in over], np.bool_),
-        )
-        for name, rows in self._begin(ended.lanes.tolist()).items():
+    def _begin_again(self, ready: Ready, over: list[int]) -> None:
+        """Puts the first rows of the next episodes in the place of the final ones."""
+        for name, rows in self._begin(ready.lanes[over].tolist()).items():
             ready.obs[name][over] = rows
         ready.reward[over] = 0
         ready.first[over] = True
-        return ended
+
+    def _put_off(self, ready: Ready, over: list[int]) -> Ready:
+        """The lanes that go on; the others come when they are reset."""
+        self._fresh.update(dict.fromkeys(ready.lanes[over].tolist(), True))
+        on = np.ones(len(ready.lanes), np.bool_)
+        on[over] = False
+        lanes, obs = ready.lanes[on], {name: rows[on] for name, rows in ready.obs.items()}
+        for name, rows in obs.items():
+            self._obs[name][lanes] = rows
+        self._reward[lanes], self._first[lanes] = ready.reward[on], ready.first[on]
+        return Ready(lanes, obs, ready.reward[on], ready.first[on], ready.ended)
 
     def _begin(self, lanes: list[int]) -> Obs:
         """The first observations of the next episodes of these lanes."""
-        observed = []
+        observed, began_s = [], time.perf_counter()
         for lane in lanes:
             self._episodes[lane] += 1
             observed.append(self._reset(lane, episode_seed(self._keys[lane], self._episodes[lane])))
+        self.reset_s = (time.perf_counter() - began_s) / len(lanes)
         return self._read(observed, self._rows(len(lanes)), lambda i: self._where(lanes[i]))
 
     def _reset(self, lane: int, seed: int) -> Any:
@@ -248,14 +279,25 @@ class InlineWorld:
         return out
 
     def _apart(self, actions: Array) -> list[Any]:
-        """One action per lane that is the env's own, whatever becomes of the array."""
-        if isinstance(self.action_space, spaces.Discrete):
-            plain: list[Any] = actions.tolist()  # an int is what Discrete holds, and the cheapest to look at
-            return plain
+        """One action per lane that is the env's own, whatever becomes of the array.
+
+        Of Discrete ones NumPy's scalars, as its sample() gives: Gymnasium 1.4 looks at an int twice as long.
+        """
         return list(np.array(actions, self.action_space.dtype))
 
     def _where(self, lane: int) -> Where:
-        return Where(self.name, lane, len(self._histories[lane]), self._seeds[lane])
+        return Where(self.name, self._names[lane], len(self._histories[lane]), self._seeds[lane])
+
+
+def _ends(ready: Ready, over: list[int], terminated: Sequence[bool], truncated: Sequence[bool]) -> Ended:
+    """A copy of the final rows among these."""
+    return Ended(
+        ready.lanes[over],
+        {name: rows[over] for name, rows in ready.obs.items()},
+        ready.reward[over],
+        np.array([terminated[i] for i in over], np.bool_),
+        np.array([truncated[i] for i in over], np.bool_),
+    )
 
 
 def _logger(history: deque[Any], action_space: Space) -> Callable[[Any], None]:

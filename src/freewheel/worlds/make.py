@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import gymnasium
@@ -15,8 +17,12 @@ from freewheel.errors import ConfigError, EnvError, FreewheelError
 from freewheel.worlds.check import close_all
 from freewheel.worlds.find import find_import, find_spec, is_import, missing_package
 from freewheel.worlds.inline import InlineWorld
+from freewheel.worlds.measure import Choice, choose, num_cores
+from freewheel.worlds.pool import PoolWorld
+from freewheel.worlds.pool_member import check_leaving
+from freewheel.worlds.quick import quicken
 from freewheel.worlds.vector import Vector, VectorWorld
-from freewheel.worlds.world import World
+from freewheel.worlds.world import TIMEOUT_S, World
 
 Env = gymnasium.Env[Any, Any]
 Factory = Callable[..., Any]
@@ -24,18 +30,25 @@ Made = TypeVar("Made")
 AnyEnv = str | Env | Vector | Factory
 
 
-def make_world(env: AnyEnv, config: WorldConfig, seed: int) -> World:
-    """The world of `config.lanes` lanes; a vector env that was given as an object keeps the number it has."""
-    name, kwargs = env_name(env), _kwargs(config)
-    if config.kind not in ("auto", "inline", "vector"):
-        raise ConfigError(f"world.kind={config.kind!r} is not one of auto, inline and vector.")
+def make_world(
+    env: AnyEnv, config: WorldConfig, seed: int, *, step_timeout_s: float = TIMEOUT_S, restarts: int = 3
+) -> World:
+    """The world of `config.lanes` lanes; a vector env that was given as an object keeps the number it has.
+
+    Here auto is vector for a vector env and else inline; `choose_world` says which is the fastest. A pool replaces workers after
+    `step_timeout_s`, and `restarts` of them.
+    """
+    name, kwargs, kind = env_name(env), _kwargs(config), config.kind
+    if kind not in ("auto", "inline", "pool", "vector"):
+        raise ConfigError(f"world.kind={kind!r} is not one of auto, inline, pool and vector.")
     if config.lanes < 1:
         raise ConfigError(f"world.lanes={config.lanes} must be at least 1.")
     if isinstance(env, gymnasium.vector.VectorEnv):
-        _refuse(name, "is a vector env", inline=config.kind == "inline", kwargs=kwargs, limit=config.max_episode_steps)
+        own = {"inline": kind == "inline", "pool": kind == "pool"}
+        _refuse(name, "is a vector env", **own, kwargs=kwargs, limit=config.max_episode_steps)
         return VectorWorld(env, seed, name, owns_env=False)
     if isinstance(env, gymnasium.Env):
-        _refuse(name, "is one env", vector=config.kind == "vector", kwargs=kwargs)
+        _refuse(name, "is one env", vector=kind == "vector", pool=kind == "pool", kwargs=kwargs)
         if config.lanes > 1:
             raise ConfigError(
                 f"{name} is one env and can serve one lane, not world.lanes={config.lanes}. "
@@ -43,15 +56,60 @@ def make_world(env: AnyEnv, config: WorldConfig, seed: int) -> World:
             )
         return InlineWorld([make_env(env, config)], seed, name, owns_envs=False)
     factory = find_import(env) if isinstance(env, str) and is_import(env) else env
-    takes_lanes = _has_vector_only(factory) if isinstance(factory, str) else _makes_vector(factory)
-    if config.kind == "vector" or (config.kind == "auto" and takes_lanes):
+    if kind == "vector" or (kind == "auto" and _takes_lanes(factory)):
         return _make_vector_world(name, factory, config, kwargs, seed)
-    if takes_lanes:
-        raise ConfigError(f"{name} makes a vector env, so world.kind=inline cannot be. Set it to auto or vector.")
+    if _takes_lanes(factory):
+        raise ConfigError(f"{name} makes a vector env, so world.kind={kind} cannot be. Set it to auto or vector.")
+    if kind == "pool":
+        chosen = config if config.workers and config.threads else choose_world(env, config).config
+        make = partial(make_env, env, replace(chosen, kind="inline"), name=name)
+        return PoolWorld(
+            [make] * chosen.lanes,
+            seed,
+            name,
+            chosen.workers,
+            threads=chosen.threads,
+            min_ready=chosen.min_ready,
+            ready_wait_s=chosen.ready_wait_s,
+            step_timeout_s=step_timeout_s,
+            restarts=restarts,
+        )
+    return _make_inline_world(name, factory, config, seed)
+
+
+def choose_world(env: AnyEnv, config: WorldConfig, cores: int = 0, actors: int = 1) -> Choice:
+    """What world.kind=auto stands for on so many cores (0: all), and the numbers of a pool: measured, with the reason.
+
+    Worlds other than a pool would be stepped by so many `actors` side by side.
+
+    Takes a third of a second and the time that an env needs to be made. Settings that leave no choice come back as they are.
+    """
+    if isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)) or config.kind in ("inline", "vector"):
+        return Choice(config, "")
+    factory = find_import(env) if isinstance(env, str) and is_import(env) else env
+    if _takes_lanes(factory) or (config.kind == "pool" and config.workers and config.threads):
+        return Choice(config, "")
+    name = env_name(env)
+    inline = replace(config, kind="inline", lanes=1)
+
+    def vector() -> VectorWorld:
+        return _make_vector_world(name, factory, config, _kwargs(config), 0)
+
+    has_vector = isinstance(factory, str) and find_spec(factory).vector_entry_point is not None
+    make = partial(make_env, env, inline, name=name)
+    try:
+        check_leaving(name, [make])
+        hindrance = ""
+    except ConfigError as error:
+        hindrance = str(error)
+    return choose(config, make, vector if has_vector else None, hindrance, cores or num_cores(), actors)
+
+
+def _make_inline_world(name: str, env: str | Factory, config: WorldConfig, seed: int) -> InlineWorld:
     envs: list[Env] = []
     try:
         for _ in range(config.lanes):
-            envs.append(make_env(factory, config, name=name))
+            envs.append(make_env(env, config, name=name))
         return InlineWorld(envs, seed, name)
     except BaseException:
         close_all(name, envs)
@@ -74,7 +132,9 @@ def make_env(env: AnyEnv, config: WorldConfig, render_mode: str | None = None, *
         if render_mode is not None:
             kwargs["render_mode"] = render_mode
         limit = config.max_episode_steps or None
-        return _called(name, lambda: gymnasium.make(spec, limit, disable_env_checker=True, **kwargs), spec)
+        env = _called(name, lambda: gymnasium.make(spec, limit, disable_env_checker=True, **kwargs), spec)
+        quicken(env)
+        return env
     factory = find_import(env) if isinstance(env, str) else env
     if _makes_vector(factory):
         raise ConfigError(f"{name} makes a vector env; one plain env is needed here. Give a function that makes one.")
@@ -142,8 +202,11 @@ def _make_vector(name: str, env: str | Factory, config: WorldConfig, kwargs: dic
     return made
 
 
-def _has_vector_only(env_id: str) -> bool:
-    spec = find_spec(env_id)
+def _takes_lanes(env: str | Factory) -> bool:
+    """Whether it makes a vector env and nothing else."""
+    if not isinstance(env, str):
+        return _makes_vector(env)
+    spec = find_spec(env)
     return spec.entry_point is None and spec.vector_entry_point is not None
 
 
@@ -175,6 +238,7 @@ def _refuse(name: str, what: str, **unusable: Any) -> None:
     """Settings that this env would have to ignore."""
     flags = {
         "inline": "world.kind=inline",
+        "pool": "world.kind=pool",
         "vector": "world.kind=vector",
         "kwargs": "world.kwargs",
         "limit": "world.max_episode_steps",

@@ -152,8 +152,8 @@ class VectorWorld:
             if rows.dtype != leaf.dtype:
                 what = f"gave {leaf.name} of dtype {rows.dtype}, and its space says {leaf.dtype},"
                 raise self._where().error(what, dtype_cure(leaf, rows.dtype))
-            check_values(leaf, rows, self._where)
-            obs[leaf.name] = np.ascontiguousarray(rows)
+            obs[leaf.name] = np.ascontiguousarray(rows)  # first: looking at one with gaps takes five times as long
+            check_values(leaf, obs[leaf.name], self._where)
         return obs
 
     def _read_final(self, info: Any, lanes: Array) -> Obs:

@@ -18,6 +18,8 @@ PACKAGES = {
     "torchrl": Package("torchrl", "torchrl"),
     "tianshou": Package("tianshou", "tianshou", has_prioritized=True),
     "numpy": Package("numpy", "numpy"),
+    "envpool": Package("envpool", "envpool"),  # vector envs, no buffer
+    "pufferlib": Package("pufferlib", "pufferlib"),
     "sbx": Package("sbx", "sbx-rl"),  # a training, no buffer
 }
 PEERS = ("cpprb", "sb3", "torchrl", "tianshou")

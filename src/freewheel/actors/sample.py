@@ -1,0 +1,55 @@
+"""From observations to actions by a policy that is a distribution, with frozen weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from freewheel.actors.fast_mlp import fast_forward
+from freewheel.actors.noise import LaneNoise
+from freewheel.algos.distributions import Actions
+from freewheel.nets.actor_critic import ActorCritic
+from freewheel.nets.inputs import as_tensors
+
+Array = np.ndarray[Any, Any]
+
+
+class Acted(NamedTuple):
+    """One line per row: the action as the env takes it, as it is stored, its log-chance, and the state's value."""
+
+    for_env: Array
+    stored: Array
+    log_prob: Array
+    value: Array
+
+
+class Sampler:
+    """Draws actions. Numbers of `net` belong to whoever bound them; each lane has a stream of chance of its own."""
+
+    def __init__(self, net: ActorCritic, actions: Actions, seed: int, num_lanes: int = 1, first_lane: int = 0) -> None:
+        self.net, self.actions = net, actions
+        self.noise = LaneNoise(seed, num_lanes, actions.num_noise, is_normal=actions.is_normal, first_lane=first_lane)
+        self._fast = fast_forward(net)
+
+    def outputs(self, obs: Mapping[str, Array]) -> Array:
+        """[k, num_outputs + 1] of the network."""
+        if self._fast is not None:
+            return self._fast(obs)
+        with torch.inference_mode():
+            out: Array = self.net(as_tensors(obs)).numpy()
+        return out
+
+    def values(self, obs: Mapping[str, Array]) -> Array:
+        return self.outputs(obs)[:, -1]
+
+    def act(self, obs: Mapping[str, Array], lanes: Array) -> Acted:
+        out = self.outputs(obs)
+        stored, log_prob = self.actions.sample(out[:, :-1], self.noise.draw(lanes))
+        return Acted(self.actions.for_env(stored), stored, log_prob, out[:, -1].copy())
+
+    def greedy(self, obs: Mapping[str, Array]) -> Array:
+        """The likeliest action of each row, as the env takes it."""
+        return self.actions.for_env(self.actions.best(self.outputs(obs)[:, :-1]))

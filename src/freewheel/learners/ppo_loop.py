@@ -1,0 +1,188 @@
+"""PPO's learner: a complete rollout becomes advantages, then epochs of minibatches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from freewheel.algos.gae import advantages, explained
+from freewheel.algos.ppo import FIGURES
+from freewheel.config import Config
+from freewheel.errors import Diverged
+from freewheel.learners.loop import MOST_BAD
+from freewheel.learners.nested import mapped
+from freewheel.learners.ppo_step import PPOStep, Updated
+from freewheel.learners.running import RewardScale, Running
+from freewheel.learners.schedule import lr_at
+from freewheel.memory.rollout import Collected, Rollout, Tail
+from freewheel.nets.inputs import Obs, as_tensors
+from freewheel.report.ledger import Page
+from freewheel.report.phases import PHASES
+
+Array = np.ndarray[Any, Any]
+SAMPLE, COMPUTE = (PHASES.index(name) for name in ("sample", "compute"))
+KL = FIGURES.index("approx_kl")
+
+
+class PPOLearner:
+    """Trains one policy from one rollout after the other. `version` counts the rollouts that were learned from."""
+
+    def __init__(self, step: PPOStep, rollout: Rollout, config: Config, seed: int, page: Page | None = None) -> None:
+        self.step, self.rollout, self.config = step, rollout, config
+        self.generator = torch.Generator().manual_seed(seed)
+        self.version = 0
+        self.last: Updated | None = None
+        self.lr, self.clip = config.learner.lr, config.ppo.clip
+        self.epochs_done = 0  # of the newest rollout
+        self.update_s = 0.0
+        self._enter: Callable[[int], None] = page.enter if page else lambda phase: None
+        self.obs_stats = Running(len(step.net.norm.mean)) if step.net.norm is not None else None
+        has_scale = config.ppo.normalize_reward
+        self.reward_scale = RewardScale(rollout.lanes.num_lanes, config.ppo.gamma) if has_scale else None
+        self._explained, self._lag = 0.0, 0.0
+
+    @property
+    def updates(self) -> int:
+        return self.step.num_updates
+
+    def is_due(self) -> bool:
+        return self.rollout.available >= self.rollout.num_rows
+
+    def call(self, steps: int, tail: Tail | None = None) -> bool:
+        """Learns from one rollout if it is complete; `steps` of the run are done."""
+        self._enter(SAMPLE)
+        rows = self.rollout.take(self.version, tail)
+        if rows is None:
+            return False
+        begun, before = time.perf_counter(), self.updates
+        share_done = min(max(steps - self.rollout.num_rows, 0) / self.config.steps, 1.0)
+        self.clip = self.config.ppo.clip * (1 - share_done if self.config.ppo.clip_schedule == "linear" else 1.0)
+        batch = self.prepared(rows)
+        self.epochs_done = 0
+        for _ in range(self.config.ppo.epochs):
+            kl = self._epoch(batch, share_done)
+            self.epochs_done += 1
+            if 0 < self.config.ppo.target_kl < kl:
+                break
+        self._see(batch["obs"])
+        self.version += 1
+        self.update_s = (time.perf_counter() - begun) / (self.updates - before)
+        self._lag = float(rows.lag.mean())
+        self._check()
+        return True
+
+    def prepared(self, rows: Collected) -> dict[str, Any]:
+        """All that the minibatches are cut from, one line per kept row."""
+        ppo = self.config.ppo
+        if len(rows.final_at[0]):
+            rows.next_value[rows.final_at] = self._values(rows.final_obs)
+        reward = rows.reward if self.reward_scale is None else self.reward_scale(rows)
+        advantage = advantages(
+            reward, rows.value, rows.next_value, rows.terminated, rows.goes_on, ppo.gamma, ppo.gae_lambda
+        )
+        value, advantage = rows.value[rows.kept], advantage[rows.kept]
+        goal = value + advantage
+        self._explained = explained(value, goal)
+        columns = {"log_prob": rows.log_prob, "advantage": advantage, "goal": goal}
+        if ppo.value_clip > 0:
+            columns["value"] = value
+        made: dict[str, Any] = {"obs": as_tensors(rows.obs), "action": torch.from_numpy(rows.action)}
+        return made | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
+
+    def figures(self) -> dict[str, float]:
+        """For the log: of the newest call of the newest rollout."""
+        if self.last is None:
+            return {}
+        loss, norm, figures = self.last
+        each = figures.mean(0).tolist()
+        return {
+            "loss": loss.mean().item(),
+            "grad_norm": norm.mean().item(),
+            "lr": self.lr,
+            "clip": self.clip,
+            **dict(zip(FIGURES, each, strict=True)),
+            "explained_variance": self._explained,
+            "epochs": float(self.epochs_done),
+            "policy_lag": self._lag,
+            **self.rollout.figures(),
+        }
+
+    def example(self) -> dict[str, Any]:
+        """A call's minibatches in the shapes that every call has: to compile by, before any row exists."""
+        spec, stack = self.rollout.lanes.spec, self.config.world.stack
+        rows = self._rows_per_call()
+        frames = (stack,) if stack > 1 else ()
+        obs = {f.name: np.zeros((rows, *frames, *f.shape), f.dtype) for f in spec.fields if f.is_observation}
+        action = next(field for field in spec.fields if field.name == "action")
+        made: dict[str, Any] = {
+            "obs": as_tensors(obs),
+            "action": torch.from_numpy(np.zeros((rows, *action.shape), action.dtype)),
+            **{name: torch.zeros(rows) for name in ("log_prob", "advantage", "goal")},
+        }
+        if self.config.ppo.value_clip > 0:
+            made["value"] = torch.zeros(rows)
+        return self._stacked(made)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The statistics, over their own memory."""
+        found: dict[str, Tensor] = {}
+        if self.obs_stats is not None:
+            found |= {f"stats.obs.{name}": tensor for name, tensor in self.obs_stats.tensors().items()}
+        if self.reward_scale is not None:
+            found |= {f"stats.reward.{name}": tensor for name, tensor in self.reward_scale.tensors().items()}
+        return found
+
+    def _epoch(self, batch: Mapping[str, Any], share_done: float) -> float:
+        """One pass over all rows in a new order; how far the policy is from the one that acted, over the epoch."""
+        order = torch.randperm(self.rollout.num_rows, generator=self.generator)
+        each = []
+        for rows in torch.split(order, self._rows_per_call()):
+            self._enter(SAMPLE)
+            drawn = self._stacked(mapped(batch, partial(_picked, rows=rows)))
+            self.lr = lr_at(self.config.learner, self.updates, share_done)
+            self._enter(COMPUTE)
+            self.last = self.step.update(drawn, self.lr, self.clip)
+            each.append(self.last.figures[:, KL])
+        return torch.cat(each).mean().item()
+
+    def _rows_per_call(self) -> int:
+        return self.rollout.num_rows // self.config.ppo.minibatches * self.step.unrolled
+
+    def _stacked(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+        return mapped(rows, lambda tensor: tensor.view(self.step.unrolled, -1, *tensor.shape[1:]))
+
+    def _values(self, obs: Mapping[str, Array]) -> Array:
+        with torch.inference_mode():
+            values: Array = self.step.act_net(as_tensors(obs))[:, -1].numpy()
+        return values
+
+    def _see(self, obs: Obs) -> None:
+        """Statistics move after the updates: while a rollout is learned from they are those that it was collected with."""
+        norm = self.step.net.norm
+        if norm is None or self.obs_stats is None:
+            return
+        with torch.no_grad():
+            vector = self.step.net.raw(obs)
+            assert isinstance(vector, Tensor)
+            self.obs_stats.add(vector)
+            norm.mean.copy_(self.obs_stats.mean)
+            norm.var.copy_(self.obs_stats.var)
+
+    def _check(self) -> None:
+        bad = int(self.step.state.bad_in_row)
+        if bad >= MOST_BAD:
+            raise Diverged(
+                f"the loss or its gradient was not finite in {bad} updates in a row (update {self.updates:,}, learning rate "
+                f"{self.lr:.2g}). The weights are those before them. Lower learner.lr, set learner.clip_norm, or bound rewards "
+                "with world.reward_scale or world.reward_clip."
+            )
+
+
+def _picked(tensor: Tensor, rows: Tensor) -> Tensor:
+    return tensor.index_select(0, rows)

@@ -1,0 +1,65 @@
+"""Running mean and variance, and what observations and rewards are normalised by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from freewheel.algos.gae import running_returns
+from freewheel.memory.rollout import Collected
+
+Array = np.ndarray[Any, Any]
+BOUND = 10.0
+EPS = 1e-8
+
+
+class Running:
+    """Mean and variance of all rows seen so far, in float64: merging what is new loses nothing, however long the run."""
+
+    def __init__(self, size: int) -> None:
+        self.count = torch.zeros((), dtype=torch.float64)
+        self.mean = torch.zeros(size, dtype=torch.float64)
+        self.var = torch.ones(size, dtype=torch.float64)
+
+    def add(self, rows: Tensor) -> None:
+        """Rows [n, size]."""
+        rows = rows.double()
+        many, mean, var = len(rows), rows.mean(0), rows.var(0, unbiased=False)
+        if not many:
+            return
+        total = self.count + many
+        away = mean - self.mean
+        # Before the first rows the variance is a placeholder: its share is 0.
+        self.var.copy_((self.var * self.count + var * many + away.square() * self.count * many / total) / total)
+        self.mean.add_(away * (many / total))
+        self.count.copy_(total)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Over its own memory."""
+        return {"count": self.count, "mean": self.mean, "var": self.var}
+
+
+class RewardScale:
+    """Divides rewards by the deviation of the discounted returns that episodes have gathered so far."""
+
+    def __init__(self, num_lanes: int, gamma: float) -> None:
+        self.stats = Running(1)
+        self._gamma = gamma
+        self.gathered = np.zeros(num_lanes, np.float32)  # by each lane's running episode
+
+    def __call__(self, rows: Collected) -> Array:
+        """The rewards of a rollout, which is taken into account first."""
+        gathered = running_returns(rows.reward, rows.follows, self._gamma, self.gathered)
+        self.stats.add(torch.from_numpy(gathered[rows.kept])[:, None])
+        has_any = rows.kept.any(1)
+        newest = rows.kept.shape[1] - 1 - rows.kept[:, ::-1].argmax(1)
+        self.gathered[has_any] = gathered[has_any, newest[has_any]]
+        scale = np.float32(1 / np.sqrt(float(self.stats.var[0]) + EPS))
+        scaled: Array = np.clip(rows.reward * scale, -BOUND, BOUND)
+        return scaled
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {**self.stats.tensors(), "gathered": torch.from_numpy(self.gathered)}

@@ -1,0 +1,223 @@
+"""Rollouts: rows of lanes that are learned from once."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from freewheel.errors import ReplayError
+from freewheel.memory.lanes import Lanes
+
+Array = np.ndarray[Any, Any]
+# Words before a row's fields: {reward, flags}, step, version, priority.
+META_WORDS = 4
+TERMINATED, TRUNCATED = 1, 2
+# Columns that the actor writes beside the spaces' fields.
+EXTRA: dict[str, tuple[str, tuple[int, ...]]] = {"log_prob": ("float32", ()), "value": ("float32", ())}
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What came back for the newest action of some lanes and is in no row yet: the reward, and the value of the new state."""
+
+    lanes: Array
+    reward: Array
+    value: Array
+
+
+@dataclass
+class Collected:
+    """The rows of a rollout. Arrays [lanes, places] lie in the order of each lane's time; `kept` are the rows learned from.
+
+    Others are final observations, rows that wait for their outcome, and places beyond a lane's newest row. Dicts and
+    arrays [N, ...] have the kept rows alone, in the order of `kept`'s True places.
+    `next_value` lacks the values of the final observations of truncated episodes: `final_at` says where they belong, and
+    `final_obs` has the observations.
+    """
+
+    kept: Array
+    reward: Array
+    value: Array
+    next_value: Array
+    terminated: Array
+    goes_on: Array  # the next place is the next step of the same episode, and kept
+    follows: Array  # the place is not the first step of its episode
+    final_at: tuple[Array, Array]
+    final_obs: dict[str, Array]
+    obs: dict[str, Array]
+    action: Array
+    log_prob: Array
+    lag: Array  # [N]: rollouts since the policy that acted
+
+
+class Rollout:
+    """One learner's view of the lanes: hands out each row once, `num_rows` at a time.
+
+    A rollout is complete when there are so many rows in all, whichever lanes they come from: lanes of a world that gives
+    the ready ones first need not be even, and the slowest holds nobody. A row counts when the outcome of its action is known;
+    one whose outcome is still awaited belongs to a later rollout. If the last arrivals are too many, the newest rows of the
+    longest lanes wait for the next rollout. Where all lanes go in step each gives the same number of rows.
+
+    Rows are read where they lie; what is learned from is gathered once. Rows that cannot be used are counted: `overwritten` before
+    they were read, `stale` because their policy is more than `max_lag` rollouts old, `lost` because their env was
+    replaced before the outcome came.
+    """
+
+    def __init__(self, lanes: Lanes, num_rows: int, *, stack: int = 1, max_lag: int = 4) -> None:
+        self.lanes, self.num_rows, self.max_lag = lanes, num_rows, max_lag
+        self.available = 0  # rows whose outcome is known, as far as the actor has told
+        self.overwritten = self.stale = self.lost = 0
+        self._stack, self._slots = stack, lanes.lane_rows + 1
+        self._base = np.array([lanes.core.base(lane) for lane in range(lanes.num_lanes)], np.int64)
+        self._first = self._base.copy()  # of each lane, the oldest row that was not handed out
+        memory = mmap.mmap(lanes.segment.core.fd, lanes.segment.num_bytes, access=mmap.ACCESS_READ)
+        self._views = _views(lanes, memory)
+
+    def take(self, version: int, tail: Tail | None = None) -> Collected | None:
+        """The next rollout, if it is complete. `version` counts the rollouts that were learned from."""
+        heads = self._heads()
+        first = self._oldest(heads)
+        counts = heads - first
+        places = np.arange(max(int(counts.max()), 1))
+        exists = places < counts[:, None]
+        numbers = first[:, None] + places
+        at = self._at(np.arange(self.lanes.num_lanes)[:, None], numbers)
+        flags, step = self._views["flags"][at] * exists, self._views["step"][at]
+        reward, value = _next(self._views["reward"][at]), self._views["value"][at]
+        next_value, next_flags = _next(value), _next(flags)
+        kept = exists & (flags == 0)
+        waits = kept & ~_next(exists)
+        if tail is not None:
+            has_row = counts[tail.lanes] > 0
+            of = (tail.lanes[has_row], counts[tail.lanes[has_row]] - 1)
+            reward[of], next_value[of], waits[of] = tail.reward[has_row], tail.value[has_row], False
+        kept &= ~waits
+        lost = kept & _next(exists) & (_next(step) == 0)
+        stale = kept & (version - self._views["version"][at] > self.max_lag)
+        kept &= ~lost & ~stale
+        over = int(kept.sum()) - self.num_rows
+        if over < 0:
+            self.available = over + self.num_rows
+            return None
+        used = np.where(waits.any(1), counts - 1, counts)
+        _leave(kept, used, over)
+        handed = places < used[:, None]
+        self.lost, self.stale = self.lost + int((lost & handed).sum()), self.stale + int((stale & handed).sum())
+        self.overwritten += int((first - self._first).sum())
+        truncated = kept & (next_flags == TRUNCATED)
+        lanes, where = np.nonzero(truncated)
+        final = (lanes, where)
+        made = Collected(
+            kept=kept,
+            reward=reward * kept,
+            value=value * kept,
+            next_value=np.where(kept & ~truncated, next_value, np.float32(0)),
+            terminated=kept & (next_flags & TERMINATED != 0),
+            goes_on=kept & _next(kept),
+            follows=kept & (step > 0),
+            final_at=final,
+            final_obs=self._obs(final[0], numbers[final] + 1, step[final] + 1),
+            obs=self._obs(np.nonzero(kept)[0], numbers[kept], step[kept]),
+            action=self._views["action"][at[kept]],
+            log_prob=self._views["log_prob"][at[kept]],
+            lag=version - self._views["version"][at[kept]],
+        )
+        self._check_intact(first)
+        self._first = first + used
+        self.available = over
+        return made
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint, beside the lanes' own rows."""
+        counts = {"overwritten": self.overwritten, "stale": self.stale, "lost": self.lost}
+        return {"first": self._first.tolist(), "available": self.available, **counts}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._first = np.array(state["first"], np.int64).reshape(self._base.shape)
+        self.available = int(state["available"])
+        self.overwritten, self.stale, self.lost = (int(state[name]) for name in ("overwritten", "stale", "lost"))
+
+    def figures(self) -> dict[str, float]:
+        """Rows that were left out so far, by reason."""
+        return {"overwritten_rows": self.overwritten, "stale_rows": self.stale, "lost_rows": self.lost}
+
+    def _heads(self) -> Array:
+        core = self.lanes.core
+        return np.array([core.head(lane) for lane in range(self.lanes.num_lanes)], np.int64)
+
+    def _oldest(self, heads: Array) -> Array:
+        """Where each lane can be read from: what a full ring has overwritten is gone, and a stack needs the rows before its own."""
+        oldest: Array = np.maximum(self._first, heads - (self._slots - self._stack))
+        return oldest
+
+    def _at(self, lanes: Array, numbers: Array) -> Array:
+        """The places of these rows among all rows of the memory."""
+        at: Array = lanes * self._slots + (numbers - self._base[lanes]) % self._slots
+        return at
+
+    def _obs(self, lanes: Array, numbers: Array, step: Array) -> dict[str, Array]:
+        """Observations of these rows [n, ...], or [n, stack, ...]: before an episode's first one stands the first itself."""
+        if self._stack > 1:
+            back = np.minimum(np.arange(self._stack - 1, -1, -1), step[:, None].astype(np.int64))
+            lanes, numbers = lanes[:, None], numbers[:, None] - back
+        at = self._at(lanes, numbers)
+        return {f.name: self._views[f.name][at] for f in self.lanes.spec.fields if f.is_observation}
+
+    def _check_intact(self, first: Array) -> None:
+        behind = self._heads() - first
+        if (behind > self._slots - self._stack).any():
+            raise ReplayError(
+                f"lane {int(behind.argmax())} was written over while its rows were read: {int(behind.max())} rows are in "
+                f"flight, and it keeps {self.lanes.lane_rows}. Hold the actors back, or give the lanes more rows."
+            )
+
+
+def lane_rows(rows: int, lanes: int, stack: int) -> int:
+    """Rows that a lane must keep. In step it writes `rows` in a rollout, and at most as many final observations.
+
+    A lane may be four times as fast as the others before rows are overwritten, and counted.
+    """
+    return 2 * min(4 * rows, rows * lanes) + stack + 16
+
+
+def _views(lanes: Lanes, memory: mmap.mmap) -> dict[str, Array]:
+    """Each column as an array over the rows of all lanes, one after the other, where they lie."""
+    stride = 8 * (META_WORDS + lanes.spec.payload_words)
+    count = lanes.num_lanes * (lanes.lane_rows + 1)
+    begin = lanes.core.head_bytes()
+
+    def view(dtype: str, offset: int, shape: tuple[int, ...] = ()) -> Array:
+        item = np.dtype(dtype)
+        inner = np.empty(shape, item).strides
+        made: Array = np.ndarray((count, *shape), item, memory, begin + offset, (stride, *inner))
+        return made
+
+    found = {"reward": view("float32", 0), "flags": view("uint32", 4)}
+    found |= {"step": view("int64", 8), "version": view("int64", 16)}
+    offset = 8 * META_WORDS
+    for field in lanes.spec.fields:
+        found[field.name] = view(field.dtype, offset, field.shape)
+        offset += 8 * field.num_words
+    return found
+
+
+def _next(x: Array) -> Array:
+    """What stands at the next place of each lane; 0 after the last."""
+    made = np.zeros_like(x)
+    made[:, :-1] = x[:, 1:]
+    return made
+
+
+def _leave(kept: Array, used: Array, over: int) -> None:
+    """Takes the newest rows of the longest lanes out, so many that the rest is a rollout."""
+    while over > 0:
+        counts = kept.sum(1)
+        for lane in np.argsort(-counts, kind="stable")[: min(over, int((counts > 0).sum()))].tolist():
+            newest = int(np.flatnonzero(kept[lane])[-1])
+            kept[lane, newest] = False
+            used[lane] = newest
+            over -= 1

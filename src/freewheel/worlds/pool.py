@@ -1,0 +1,347 @@
+"""Envs in worker processes, joined by shared memory: recv gives the lanes that are ready, and the slowest holds nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from freewheel.errors import EnvError, FreewheelError
+from freewheel.spec import RowSpec
+from freewheel.worlds.check import obs_leaves
+from freewheel.worlds.pool_member import Member, WorkerTrace, check_leaving, start_forkserver
+from freewheel.worlds.pool_table import READY, TERMINATED, TRUNCATED, Column, Table, pull, push
+from freewheel.worlds.pool_worker import Make, Task
+from freewheel.worlds.seeds import lane_key
+from freewheel.worlds.world import TIMEOUT_S, Array, Ended, Obs, Ready
+
+LOOK_S = 0.25  # between two looks at whether all workers live
+CLOSE_S = 5.0
+BUDGET_S = 600.0  # restarts are counted within so long
+# A worker that has not made its envs yet may take longer for one than for a step: other programs start up.
+START_S = 120.0
+
+
+class PoolWorld:
+    """One lane per env; `workers` processes share them, each with neighbouring lanes. Several `threads` in each pay for envs that
+    wait for somebody else: while one waits, another goes on.
+
+    recv waits for `min_ready` lanes (0: a quarter of all), and after `ready_wait_s` takes what there is; with as many as there are
+    lanes it waits for all of them, which gives the rows of an inline world. A worker that dies, or finishes no lane within
+    `step_timeout_s`, is replaced, and the episodes of its lanes are truncated where they were seen last.
+    """
+
+    may_rest = True
+
+    def __init__(
+        self,
+        makes: Sequence[Make],
+        seed: int,
+        name: str,
+        workers: int,
+        *,
+        threads: int = 1,
+        min_ready: int = 0,
+        ready_wait_s: float = 0.01,
+        step_timeout_s: float = TIMEOUT_S,
+        restarts: int = 3,
+    ) -> None:
+        self.name, self.num_lanes, self.num_workers = name, len(makes), min(workers, len(makes))
+        self.num_threads = min(self.num_workers * threads, self.num_lanes)  # of all workers
+        check_leaving(name, makes)
+        env = makes[0]()  # shows what its copies in the workers give
+        self.obs_space, self.action_space = env.observation_space, env.action_space
+        env.close()
+        self.num_restarts = 0
+        self.num_truncated = 0  # episodes that were lost with a worker
+        self._notes: list[str] = []
+        self._makes, self._seed = list(makes), seed
+        self._min_ready = min(min_ready, self.num_lanes) or max(1, self.num_lanes // 4)
+        self._ready_wait_s = ready_wait_s if self._min_ready < self.num_lanes else math.inf
+        self._step_timeout_s, self._restarts = step_timeout_s, restarts
+        self._look_s = min(LOOK_S, step_timeout_s / 4)
+        self._deaths: deque[float] = deque()
+        self._table = _make_table(self)
+        self._thread_of = np.repeat(np.arange(self.num_threads), [len(span) for span in self._table.spans])
+        self._ready = self._table.counters.part(READY)
+        self._sent_to = [self._table.counters.part(Table.sent(t)) for t in range(self.num_threads)]
+        self._done_by = [self._table.counters.part(Table.done(t)) for t in range(self.num_threads)]
+        self._sent, self._seen = [0] * self.num_threads, [0] * self.num_threads  # positions in the rings
+        self._open = [len(span) for span in self._table.spans]  # lanes that each thread has to announce
+        self._flies = np.ones(self.num_lanes, np.bool_)  # no action is waited for: it was sent, or it begins
+        self._num_flying = self.num_lanes
+        self._parts: list[Array] = []  # announced lanes that recv has not given yet
+        # The newest observation that was given of each lane: a worker may die while it writes the next.
+        self._last: Obs = {name: rows.copy() for name, rows in self._table.obs.items()}
+        self._has_begun = np.zeros(self.num_lanes, np.bool_)
+        self._lost = np.zeros(self.num_lanes, np.bool_)  # its episode ended with its worker, and nobody was told yet
+        self._arrived = np.zeros(self.num_lanes, np.bool_)  # of those: the new worker has announced it
+        start_forkserver()
+        self._members: list[Member] = []
+        self._ends = weakref.finalize(self, _end_all, self._members, self._table)
+        try:
+            for worker, own in enumerate(_split(self.num_threads, self.num_workers)):
+                self._members.append(self._start(worker, own))
+        except BaseException:
+            self._ends()
+            raise
+        self._look_due_s = time.monotonic() + self._look_s
+
+    def send(self, lanes: Array, actions: Array) -> None:
+        if self._flies[lanes].any():
+            raise ValueError(f"{self.name}: send() names a lane among {lanes} that does not wait for an action.")
+        self._table.action[lanes] = actions
+        self._flies[lanes] = True
+        self._num_flying += len(lanes)
+        if self._lost.any():
+            lanes = lanes[~self._lost[lanes]]  # what they would have stepped is gone; they begin again
+        if len(lanes) > 1 and (lanes[1:] < lanes[:-1]).any():
+            lanes = np.sort(lanes)
+        owners = self._thread_of[lanes]
+        cuts = [0, *(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), len(lanes)]
+        for begin, end in pairwise(cuts):
+            if begin < end:
+                self._send_to(int(owners[begin]), lanes[begin:end])
+
+    def recv(self, timeout_s: float = TIMEOUT_S) -> Ready:
+        """At least one lane. A worker that takes longer than this for all of its lanes is replaced."""
+        if not self._num_flying:
+            raise ValueError(f"{self.name}: recv() has no lane to wait for. Send an action to a lane first.")
+        self._wait(min(self._min_ready, self._num_flying), timeout_s)
+        lanes = self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts)
+        self._parts = []
+        if len(lanes) == self.num_lanes:
+            lanes = np.arange(self.num_lanes)
+        else:
+            lanes.sort()
+        self._flies[lanes] = False
+        self._num_flying -= len(lanes)
+        return self._give(lanes)
+
+    def close(self) -> None:
+        if not self._ends.detach():
+            return
+        failure = _end_all(self._members, self._table)
+        del self._table, self._ready, self._sent_to, self._done_by  # the memory goes with the last that holds it
+        if failure is None:
+            return
+        if sys.exc_info()[1] is not None:
+            print(f"{type(failure).__name__}: {failure}", file=sys.stderr)
+        else:
+            raise failure
+
+    def state(self) -> None:
+        return None
+
+    def set_state(self, state: dict[str, Array] | None) -> list[int]:
+        return []
+
+    def take_notes(self) -> list[str]:
+        """What happened to workers since the last call, to be logged."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    @property
+    def pids(self) -> list[int]:
+        return [member.pid for member in self._members]
+
+    def _send_to(self, thread: int, lanes: Array) -> None:
+        push(self._table.inboxes[thread], self._sent[thread], lanes - self._table.spans[thread].start)
+        self._sent[thread] += len(lanes)
+        self._open[thread] += len(lanes)
+        self._sent_to[thread].add(len(lanes))
+
+    def _wait(self, need: int, timeout_s: float) -> None:
+        """Until so many lanes can be given, or fewer when the time for them is over."""
+        now = time.monotonic()
+        soon_s = now + self._ready_wait_s
+        while True:
+            # Before the rings are looked at: whoever announces after that look moves it beyond this.
+            count = self._ready.value
+            found = self._gather()
+            if found >= need:
+                if now >= self._look_due_s:
+                    self._look(now, timeout_s)
+                return
+            if self._table.failed.any() or now >= self._look_due_s:
+                self._look(now, timeout_s)
+            if found and now >= soon_s:
+                return
+            until_s = self._look_due_s if now >= soon_s else min(soon_s, self._look_due_s)
+            self._ready.wait(count + (need - found if now < soon_s else 1), max(until_s - now, 0.0))
+            now = time.monotonic()
+
+    def _gather(self) -> int:
+        """Takes what was announced out of the rings; the value is the number of lanes that can be given."""
+        for thread, done in enumerate(self._done_by):
+            until, seen = done.value, self._seen[thread]
+            if until == seen:
+                continue
+            lanes = pull(self._table.outboxes[thread], seen, until) + self._table.spans[thread].start
+            self._seen[thread] = until
+            self._open[thread] -= len(lanes)
+            if self._lost.any():
+                self._arrived[lanes[self._lost[lanes]]] = True
+                lanes = lanes[~self._lost[lanes]]
+            if len(lanes):
+                self._parts.append(lanes)
+        if self._arrived.any():
+            back = np.flatnonzero(self._arrived & self._flies)
+            self._arrived[back] = False
+            if len(back):
+                self._parts.append(back)
+        return sum(map(len, self._parts))
+
+    def _give(self, lanes: Array) -> Ready:
+        table = self._table
+        lost = self._take_lost(lanes)
+        reward, first, ends = table.reward[lanes], table.first[lanes], table.ends[lanes]
+        ended = None
+        if ends.any():
+            over = lanes[ends != 0]
+            ends = ends[ends != 0]
+            obs = {name: rows[over] for name, rows in table.final.items()}
+            ended = Ended(over, obs, table.final_reward[over], ends & TERMINATED != 0, ends & TRUNCATED != 0)
+        if lost is not None:
+            ended = lost if ended is None else _joined(lost, ended)
+        if len(lanes) == self.num_lanes:
+            for name, rows in table.obs.items():
+                np.copyto(self._last[name], rows)
+            return Ready(lanes, self._last, reward, first, ended)
+        obs = {name: rows[lanes] for name, rows in table.obs.items()}
+        for name, rows in obs.items():
+            self._last[name][lanes] = rows
+        return Ready(lanes, obs, reward, first, ended)
+
+    def _take_lost(self, lanes: Array) -> Ended | None:
+        """The last that was seen of the episodes that ended with their worker."""
+        if not self._has_begun.all():
+            self._has_begun[lanes] = True
+        if not self._lost.any():
+            return None
+        over = lanes[self._lost[lanes]]
+        if not len(over):
+            return None
+        self._lost[over] = False
+        none, cut = np.zeros(len(over), np.bool_), np.ones(len(over), np.bool_)
+        obs = {name: rows[over] for name, rows in self._last.items()}
+        return Ended(over, obs, np.zeros(len(over), np.float32), none, cut)
+
+    def _look(self, now: float, timeout_s: float) -> None:
+        """Whether a worker failed, died or hangs. The first ends the pool; the others are replaced."""
+        self._look_due_s = now + self._look_s
+        limit_s = min(self._step_timeout_s, timeout_s)
+        for member in list(self._members):
+            if self._table.failed[member.threads.start : member.threads.stop].any():
+                raise member.error() or EnvError(f"{self.name}: {member} failed and could not say why.")
+            if not member.is_alive:
+                if (error := member.error()) is not None:
+                    raise error
+                self._replace(member, member.how_it_ended(), now)
+                continue
+            for thread in member.threads:
+                if (why := self._hangs(member, thread, limit_s, now)) is not None:
+                    self._replace(member, why, now)
+                    break
+
+    def _hangs(self, member: Member, thread: int, limit_s: float, now: float) -> str | None:
+        span, beats = self._table.spans[thread], int(self._table.beats[thread])
+        silent_s = member.silent_s(thread, self._seen[thread], beats, self._open[thread] > 0, now)
+        if beats < len(span):
+            limit_s = max(limit_s, START_S)
+        if silent_s <= limit_s:
+            return None
+        waiting = ", ".join(str(lane) for lane in span if self._flies[lane])
+        return f"finished none of lanes {waiting} for {silent_s:.1f} s (the limit is {limit_s:g} s)"
+
+    def _replace(self, old: Member, why: str, now: float) -> None:
+        old.kill()
+        old.release()
+        while self._deaths and now - self._deaths[0] > BUDGET_S:
+            self._deaths.popleft()
+        self._deaths.append(now)
+        if len(self._deaths) > self._restarts:
+            error = EnvError(
+                f"{self.name}: {old} {why}. That was death {len(self._deaths)} of a worker within {BUDGET_S / 60:.0f} minutes, "
+                f"and {self._restarts} may be started anew. Look into what the env does there; more memory, or fewer "
+                "world.workers, may help."
+            )
+            raise error from WorkerTrace(f"{old} {why}")
+        self.num_restarts += 1
+        span = slice(old.span.start, old.span.stop)
+        self.num_truncated += int(self._has_begun[span].sum())
+        self._lost[span] = self._has_begun[span]
+        self._arrived[span] = False
+        # What it announced and nobody was given is lost too: its successor writes into the same places.
+        self._parts = [kept for part in self._parts if len(kept := part[(part < span.start) | (part >= span.stop)])]
+        for thread in old.threads:
+            self._seen[thread], self._open[thread] = self._done_by[thread].value, len(self._table.spans[thread])
+            self._table.beats[thread] = 0
+        self._members[old.index] = self._start(old.index, old.threads)
+        self._notes.append(
+            f"{self.name}: {old} {why}; its episodes were cut and go on anew (restart {len(self._deaths)} of {self._restarts})."
+        )
+
+    def _start(self, worker: int, threads: range) -> Member:
+        spans = self._table.spans
+        makes = self._makes[spans[threads[0]].start : spans[threads[-1]].stop]
+        # Never the same episodes again: the env may have died of one.
+        seed = lane_key(self._seed, self.num_lanes + self.num_restarts) if self.num_restarts else self._seed
+        for thread in threads:
+            self._sent[thread] = self._sent_to[thread].value
+        sent, done = ([at[thread] for thread in threads] for at in (self._sent, self._seen))
+        group = os.getpgrp()
+        task = Task(worker, threads, makes, seed, self.name, self.obs_space, self.action_space, group, sent, done)
+        return Member(task, self._table)
+
+
+def _make_table(world: PoolWorld) -> Table:
+    leaves = obs_leaves(world.name, world.obs_space, world.action_space)
+    fields = [Column(leaf.name, str(leaf.dtype), leaf.shape) for leaf in leaves]
+    action = RowSpec.of(world.obs_space, world.action_space).fields[len(leaves)]
+    spans = _split(world.num_lanes, world.num_threads)
+    return Table(fields, Column(action.name, action.dtype, action.shape), spans)
+
+
+def _split(count: int, parts: int) -> list[range]:
+    """As even as can be; the first ones have one more."""
+    each, rest = divmod(count, parts)
+    ends = [(i + 1) * each + min(i + 1, rest) for i in range(parts)]
+    return [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def _joined(one: Ended, two: Ended) -> Ended:
+    return Ended(
+        np.concatenate((one.lanes, two.lanes)),
+        {name: np.concatenate((rows, two.obs[name])) for name, rows in one.obs.items()},
+        np.concatenate((one.reward, two.reward)),
+        np.concatenate((one.terminated, two.terminated)),
+        np.concatenate((one.truncated, two.truncated)),
+    )
+
+
+def _end_all(members: list[Member], table: Table) -> FreewheelError | None:
+    """Lets every worker close its envs, and kills those that do not; the value is the first failure of a close()."""
+    table.closing[0] = True
+    for thread in range(len(table.spans)):
+        table.counters.add(Table.sent(thread))
+    until_s = time.monotonic() + CLOSE_S
+    failure: FreewheelError | None = None
+    for member in members:
+        with contextlib.suppress(ValueError):  # it was released when a restart was refused
+            member.process.join(max(until_s - time.monotonic(), 0.0))
+            if member.is_alive:
+                member.kill()
+            elif (error := member.error(in_close=True)) is not None:
+                failure = failure or error
+            member.release()
+    members.clear()
+    return failure

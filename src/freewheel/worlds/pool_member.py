@@ -1,0 +1,168 @@
+"""A worker as the pool sees it: started from a forkserver, looked after, ended with all that its env started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from multiprocessing import forkserver, reduction, resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.worlds import pool_worker
+from freewheel.worlds.leaving import is_guarded, needs_main, without_main
+from freewheel.worlds.pool_table import Table
+from freewheel.worlds.pool_worker import Make, Task
+
+# Each numeric library reads its own when it is loaded; workers share the cores among themselves.
+THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+class WorkerTrace(Exception):
+    """What a worker's traceback said; the cause of the error that the pool raises for it."""
+
+
+class Member:
+    """One worker and its process."""
+
+    def __init__(self, task: Task, table: Table) -> None:
+        self.index, self.threads = task.index, task.threads
+        self.span = range(table.spans[task.threads[0]].start, table.spans[task.threads[-1]].stop)
+        ours, theirs = multiprocessing.Pipe(duplex=False)
+        context = multiprocessing.get_context("forkserver")
+        name = f"freewheel-env-{task.index}"
+        self.process: BaseProcess = context.Process(target=pool_worker.main, args=(task, table, theirs), name=name)
+        try:
+            with without_main(*_given(task.makes)), theirs:
+                self.process.start()
+        except BaseException:
+            ours.close()
+            raise
+        self.pid: int = self.process.pid or 0
+        self._end: Connection = ours
+        self._signs = dict.fromkeys(task.threads, (-1, -1))
+        self._moved_s = dict.fromkeys(task.threads, time.monotonic())
+
+    def __str__(self) -> str:
+        lanes = f"lane {self.span[0]}" if len(self.span) == 1 else f"lanes {self.span[0]}-{self.span[-1]}"
+        return f"worker {self.index} (pid {self.pid}, {lanes})"
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.exitcode is None
+
+    def silent_s(self, thread: int, done: int, beats: int, has_work: bool, now: float) -> float:
+        """How long one of its threads has had work and shown no progress."""
+        if not has_work or (done, beats) != self._signs[thread]:
+            self._signs[thread], self._moved_s[thread] = (done, beats), now
+        return now - self._moved_s[thread]
+
+    def error(self, *, in_close: bool = False) -> FreewheelError | None:
+        """What it said when it failed; with `in_close` only what failed while its envs were closed."""
+        try:
+            if not self._end.poll(0):
+                return None
+            told = json.loads(self._end.recv_bytes())
+        except (EOFError, OSError):
+            return None
+        if in_close and not told["in_close"]:
+            return None
+        kinds: dict[str, type[FreewheelError]] = {"ConfigError": ConfigError, "EnvError": EnvError}
+        text = told["text"] if told["kind"] in kinds else f"{self}: {told['kind']}: {told['text']}"
+        error = kinds.get(told["kind"], EnvError)(text)
+        if told["trace"]:
+            error.__cause__ = WorkerTrace(f"in {self}\n\n{told['trace']}")
+        return error
+
+    def how_it_ended(self) -> str:
+        code = self.process.exitcode
+        if code is None or code >= 0:
+            return f"ended with exit code {code}"
+        with contextlib.suppress(ValueError):
+            return f"died by {signal.Signals(-code).name}"
+        return f"died by signal {-code}"
+
+    def kill(self) -> None:
+        """Ends it, with the processes that its envs started, and waits until it is gone."""
+        helpers = _children(self.pid)
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGKILL)
+        for pid in helpers:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.join(5.0)
+
+    def release(self) -> None:
+        """After its end: what this process holds of it."""
+        self._end.close()
+        with contextlib.suppress(ValueError):  # it could not be killed
+            self.process.close()
+
+
+def check_leaving(name: str, makes: Sequence[Make]) -> None:
+    """Refuses envs that cannot be made in another process.
+
+    A fork of this process could make any; but it copies locks that other threads hold, and what waits for one waits for ever.
+    """
+    cure = "Define it in a module and give it by name, as module:function; or set world.kind to inline."
+    if needs_main(*_given(makes)) and not is_guarded(sys.modules["__main__"]):
+        raise ConfigError(
+            f"{name} is defined in the script that runs, which has no if __name__ == '__main__': around what it does, so "
+            f"workers of a pool cannot load it. Add that. Or: {cure}"
+        )
+    for make in dict.fromkeys(makes):
+        try:
+            reduction.ForkingPickler.dumps(make)
+        except Exception as error:
+            raise ConfigError(
+                f"{name} cannot be sent to the workers of a pool ({type(error).__name__}: {error}). {cure}"
+            ) from error
+
+
+def start_forkserver() -> None:
+    """Starts the process that workers are forked from, where none runs: numeric libraries take one thread in it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["freewheel.worlds.pool_worker"])
+    resource_tracker.ensure_running()
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        forkserver.ensure_running()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _given(makes: Sequence[Make]) -> Iterator[Any]:
+    """What the functions that make envs consist of."""
+    for make in dict.fromkeys(makes):
+        yield make
+        if isinstance(make, partial):
+            yield from (make.func, *make.args, *make.keywords.values())
+
+
+def _children(pid: int) -> list[int]:
+    """The processes below this one."""
+    found = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(word) for word in (task / "children").read_text().split()]
+    return found + [below for child in found for below in _children(child)]

@@ -1,0 +1,214 @@
+"""A worker of the pool: steps the lanes that were sent to it, and announces each as soon as it is worth a wake-up."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import gymnasium
+
+from freewheel.errors import EnvError, FreewheelError
+from freewheel.spec import Space
+from freewheel.worlds.check import close_all
+from freewheel.worlds.inline import InlineWorld
+from freewheel.worlds.pool_table import ALARM, READY, TERMINATED, TRUNCATED, Table, pull, push
+from freewheel.worlds.world import Array, Ready
+
+Make = Callable[[], gymnasium.Env[Any, Any]]
+
+# Lanes are stepped together for about so long before they are announced. A wake-up of the pool costs 10 to 50 us.
+HOLD_S = 0.0005
+SLOW_RESET_S = HOLD_S / 4
+IDLE_S = 3600.0
+MOST_TEXT = 20_000
+PR_SET_PDEATHSIG = 1
+F_SETSIG = 10  # fcntl has no name for it before Python 3.13
+
+_telling = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker is to do, from which positions of its threads' rings on."""
+
+    index: int
+    threads: range
+    makes: Sequence[Make]  # one per lane of its threads
+    seed: int
+    name: str
+    obs_space: Space
+    action_space: Space
+    group: int  # process group of the pool
+    sent: Sequence[int]
+    done: Sequence[int]
+
+
+def main(task: Task, table: Table, end: Connection) -> None:
+    """A worker's process from its first instruction to its last; never returns."""
+    _begin(task.group)
+    workers = [Stepper(task, table, thread) for thread in task.threads]
+    if len(workers) == 1:
+        _run(workers[0], end)  # some envs work in the main thread only
+    else:
+        threads = [threading.Thread(target=_run, args=(worker, end)) for worker in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(any(worker.has_failed for worker in workers))  # nothing that an env left running may hold the process
+
+
+def _run(stepper: Stepper, end: Connection) -> None:
+    """Steps until the pool closes; what goes wrong is told to it."""
+    try:
+        stepper.run()
+    except BaseException as error:
+        stepper.has_failed = True
+        told = {**_told(error), "in_close": stepper.is_closing}
+        with contextlib.suppress(OSError), _telling:
+            end.send_bytes(json.dumps(told).encode())
+        stepper.alarm()
+
+
+class Stepper:
+    """The lanes of one thread as an inline world whose rows lie in the table."""
+
+    def __init__(self, task: Task, table: Table, thread: int) -> None:
+        self._task, self._table, self._thread = task, table, thread
+        self._span = table.spans[thread]
+        at = self._span.start - table.spans[task.threads[0]].start
+        self._makes = task.makes[at : at + len(self._span)]
+        self._inbox, self._outbox = table.inboxes[thread], table.outboxes[thread]
+        self._sent, self._done = task.sent[thread - task.threads[0]], task.done[thread - task.threads[0]]
+        parts = (Table.sent(thread), Table.done(thread), READY)
+        self._go, self._is_done, self._ready = (table.counters.part(part) for part in parts)
+        own = slice(self._span.start, self._span.stop)
+        self._action, self._ends = table.action[own], table.ends[own]
+        self._ends[:] = 0
+        self._final = {name: rows[own] for name, rows in table.final.items()}
+        self._final_reward = table.final_reward[own]
+        self._rows = ({name: rows[own] for name, rows in table.obs.items()}, table.reward[own], table.first[own])
+        self._step_s = HOLD_S
+        self.has_failed = False
+        self.is_closing = False  # its work is done, and what fails from here on is the envs' close()
+
+    def alarm(self) -> None:
+        self._table.failed[self._thread] = True
+        self._ready.add(ALARM)
+
+    def run(self) -> None:
+        envs: list[gymnasium.Env[Any, Any]] = []
+        try:
+            for make in self._makes:
+                envs.append(make())
+                self._check(envs[-1])
+                self._table.beats[self._thread] += 1  # a sign of life: many envs take long to make
+            world = InlineWorld(
+                envs, self._task.seed, self._task.name, lanes=self._span, rows=self._rows, resets_at_once=1
+            )
+            self._serve(world)
+            self.is_closing = True
+        finally:
+            close_all(self._task.name, envs, self._span.start)
+
+    def _serve(self, world: InlineWorld) -> None:
+        self._begin_episodes(world)
+        go, closing = self._go, self._table.closing
+        while not closing[0]:
+            go.wait(self._sent + 1, IDLE_S)
+            until = go.value
+            if until == self._sent or closing[0]:
+                continue
+            lanes = pull(self._inbox, self._sent, until)
+            self._sent = until
+            self._step(world, lanes)
+
+    def _begin_episodes(self, world: InlineWorld) -> None:
+        while world.num_fresh and not self._table.closing[0]:
+            self._announce(world.recv())
+        # Slow ones are made one by one, after the lanes that were stepped with them were announced.
+        world.resets_at_once = 1 if world.reset_s > SLOW_RESET_S else None
+
+    def _step(self, world: InlineWorld, lanes: Array) -> None:
+        """As many lanes at a time as take HOLD_S: one of a slow env, all of a fast one."""
+        clock, at = time.perf_counter, 0
+        while at < len(lanes) and not self._table.closing[0]:
+            part = lanes[at : at + max(1, int(HOLD_S / self._step_s))]
+            at += len(part)
+            began = clock()
+            world.send(part, self._action[part])
+            ready = world.recv()
+            took_s = (clock() - began) / len(part)
+            self._step_s += 0.1 * (took_s - self._step_s)
+            self._announce(ready)
+            self._begin_episodes(world)
+
+    def _announce(self, ready: Ready) -> None:
+        lanes, ended = ready.lanes, ready.ended
+        self._ends[lanes] *= ready.first  # an end that was noted before the reset stands
+        if ended is not None:
+            for name, rows in ended.obs.items():
+                self._final[name][ended.lanes] = rows
+            self._final_reward[ended.lanes] = ended.reward
+            self._ends[ended.lanes] = ended.terminated * TERMINATED + ended.truncated * TRUNCATED
+        push(self._outbox, self._done, lanes)
+        self._done += len(lanes)
+        self._is_done.add(len(lanes))
+        self._ready.add(len(lanes))
+
+    def _check(self, env: gymnasium.Env[Any, Any]) -> None:
+        mine, theirs = (env.observation_space, env.action_space), (self._task.obs_space, self._task.action_space)
+        if mine != theirs:
+            raise EnvError(f"{self._task.name} has the spaces {mine} in a worker, and {theirs} in the pool.")
+
+
+def _begin(group: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    with contextlib.suppress(OSError):
+        os.setpgid(0, group)  # whoever ends the pool's group ends this too, and what the env started
+    _die_with_parent()
+
+
+def _die_with_parent() -> None:
+    """The kernel kills this process when the pool's is gone, also while the env holds the interpreter.
+
+    The pool's process is not our parent, which is the forkserver; but it alone holds the other end of a pipe.
+    """
+    if sys.platform != "linux":
+        return
+    libc: Any = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    pool = multiprocessing.parent_process()
+    assert pool is not None
+    pipe: int = pool.sentinel
+    fcntl.fcntl(pipe, F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([pipe], [], [], 0)[0]:  # it was gone before we asked
+        os._exit(1)
+
+
+def _told(error: BaseException) -> dict[str, str]:
+    """Of our own errors the message says all; the lines of the user's code are those of its cause."""
+    shown = error.__cause__ if isinstance(error, FreewheelError) else error
+    trace = "".join(traceback.format_exception(shown)) if shown is not None else ""
+    return {"kind": type(error).__name__, "text": str(error)[-MOST_TEXT:], "trace": trace[-MOST_TEXT:]}
