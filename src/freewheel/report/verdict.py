@@ -24,7 +24,10 @@ WORDS = {
     "fetch": ("fetching weights", "publish less often (--local.publish-every-updates, --local.publish-every-s)"),
     "sample": ("drawing batches", "more batches ready ahead (--local.prefetch), or smaller observations"),
     "transfer": ("moving batches to the device", "smaller observations (uint8 in place of floats)"),
-    "compute": ("updates", "--compile on, fewer updates per step (--learner.ratio, --ppo.epochs), or a smaller network"),
+    "compute": (
+        "updates",
+        "--compile on, fewer updates per step (--learner.ratio, --ppo.epochs), or a smaller network",
+    ),
     "priorities": ("writing priorities back", "uniform replay (--replay.no-prioritized)"),
     "publish": ("publishing weights", "publish less often (--local.publish-every-updates, --local.publish-every-s)"),
     "checkpoint": ("saving checkpoints", "save less often (--checkpoint.every-steps)"),
