@@ -50,6 +50,7 @@ def test_an_update_with_values_worked_out_before_is_the_same(case: str) -> None:
         drawn = [with_it.algo.draws(len(rows(0)["reward"]), generator) for _ in range(3)]
         draws = stacked(drawn) if drawn[0] else {}
         later = with_it.later(batch, draws)
+        assert all(tensor.is_contiguous() for tensor in later.values())  # as the shared memory is
         given, own = with_it.update(batch, draws, 1e-2, later), without.update(batch, draws, 1e-2)
         torch.testing.assert_close(given.loss, own.loss)
     torch.testing.assert_close(with_it.state.weights, without.state.weights)

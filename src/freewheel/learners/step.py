@@ -204,18 +204,22 @@ class Step:
         ]
 
     def _later_of(self, target: Tensor, seen: Nested) -> dict[str, Tensor]:
-        """In one pass over the rows of all updates, unless each has noise of its own."""
+        """In one pass over the rows of all updates, unless each has noise of its own.
+
+        Contiguous, as shared memory has it: a compiled update takes every argument for laid out like its example.
+        """
         assert self.algo.later is not None
         look = partial(self.algo.later, self._forward_by_views, self.flat.views(target))
         with torch.no_grad():
             if self.unrolled == 1:
-                return look(seen, seen)
-            if "target_noise" in seen:
+                found = look(seen, seen)
+            elif "target_noise" in seen:
                 each = [look(nth(seen, i), nth(seen, i)) for i in range(self.unrolled)]
-                return {name: torch.stack([one[name] for one in each]) for name in each[0]}
-            rows = mapped(seen, lambda tensor: tensor.flatten(0, 1))
-            found = look(rows, rows)
-        return {name: tensor.view(self.unrolled, -1, *tensor.shape[1:]) for name, tensor in found.items()}
+                found = {name: torch.stack([one[name] for one in each]) for name in each[0]}
+            else:
+                rows = mapped(seen, lambda tensor: tensor.flatten(0, 1))
+                found = {name: _grouped(tensor, self.unrolled) for name, tensor in look(rows, rows).items()}
+        return {name: tensor.contiguous() for name, tensor in found.items()}
 
     def _flat_function(self, batch: Batch, draws: Draws) -> Function:
         """`_graph` with tensors alone going in and coming out."""
@@ -308,6 +312,10 @@ class Step:
 def seen_later(batch: Batch, draws: Draws) -> dict[str, Any]:
     """What the target network is shown."""
     return {"next_obs": batch["next_obs"]} | {name: draw for name, draw in draws.items() if name.startswith("target_")}
+
+
+def _grouped(rows: Tensor, groups: int) -> Tensor:
+    return rows.view(groups, -1, *rows.shape[1:])
 
 
 def unrolled(updates_per_call: int) -> int:
