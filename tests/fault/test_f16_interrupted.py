@@ -22,10 +22,10 @@ INTERRUPTED = 130
 
 
 def test_f16_ctrl_c_while_it_is_imported(tmp_path: Path) -> None:
-    """The command as a shell starts it. While Python itself starts, the signal's own exit is as good."""
+    """The command as a shell starts it, which would not end by itself. While Python starts, the signal's own exit is as good."""
     chance = random.Random(SEED)
     for first in range(0, 10 * TIMES, TOGETHER):
-        runs = [command(tmp_path / str(first + i), "fault_envs:Plain", SHORT) for i in range(TOGETHER)]
+        runs = [command(tmp_path / str(first + i), "fault_envs:Plain", LONG) for i in range(TOGETHER)]
         try:
             interrupt(runs, chance, IMPORTS_S)
             for run in runs:

@@ -68,6 +68,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.step = make(q=QConfig(double=False))
+        self.other = make(q=QConfig(double=False))  # the other process's: a network serves one thread at a time
         self.seen = seen_later(rows(0), {})
         self.ahead = Ahead(self.step.state.target, self.seen, self.step.later(rows(0), {}), num_groups=2)
         self.ahead.move(self.step.state.target)
@@ -75,7 +76,7 @@ class Pair:
 
     def function(self, target: Tensor, *given: Tensor) -> list[Tensor]:
         self.calls.append(given[0].clone())
-        return list(self.step._later_of(target, filled(self.seen, iter(given))).values())
+        return list(self.other._later_of(target, filled(self.seen, iter(given))).values())
 
     def show(self, seed: int) -> int:
         return self.ahead.show([seen_later(rows(seed), {}), seen_later(rows(seed + 100), {})])
@@ -169,7 +170,7 @@ def test_batches_that_come_too_fast_are_left_out() -> None:
 @pytest.mark.parametrize("has_help", [True, False])
 def test_a_learner_with_a_process_ahead_learns_the_same(has_help: bool) -> None:
     """From rows that do not change, so that drawing earlier draws the same."""
-    alone, helped = learner(), learner()
+    alone, helped, other = learner(), learner(), learner()
     seen, later = seen_later(*helped.example()), helped.step.later(*helped.example())
     ahead = Ahead(helped.step.state.target, seen, later, helped.num_groups)
     helped.go_ahead(ahead)
@@ -178,7 +179,7 @@ def test_a_learner_with_a_process_ahead_learns_the_same(has_help: bool) -> None:
 
     def function(target: Tensor, *given: Tensor) -> list[Tensor]:
         assert len(given) == len(names)
-        return list(helped.step._later_of(target, filled(seen, iter(given))).values())
+        return list(other.step._later_of(target, filled(seen, iter(given))).values())
 
     thread = threading.Thread(target=work_ahead, args=(ahead, function, is_over.is_set))
     if has_help:
@@ -195,7 +196,7 @@ def test_a_learner_with_a_process_ahead_learns_the_same(has_help: bool) -> None:
     assert helped.step.num_moves == alone.step.num_moves > 0
     torch.testing.assert_close(helped.step.state.weights, alone.step.state.weights)
     assert helped.figures()["ahead_share"] == helped.ahead_share
-    for each in (alone, helped):
+    for each in (alone, helped, other):
         each.replay.close()
 
 
