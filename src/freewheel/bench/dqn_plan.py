@@ -22,6 +22,8 @@ PLAIN_IQN = "plain_iqn"
 INSTALLED = {"sb3": "peers.dqn_sb3", "sbx": "peers.dqn_sbx"}
 OWN_LOOPS = {"cleanrl-style": "peers.dqn_cleanrl_style"}
 PEERS = (*INSTALLED, *OWN_LOOPS)
+# CleanRL's script for DQN takes a single env and refuses more: so does the loop like it.
+ONE_ENV = ("cleanrl-style",)
 
 HERE = Path(sys.executable)
 
@@ -100,7 +102,7 @@ def theirs(kind: str, side: str, python: Path, module: str, settings: DqnSetting
             module,
             {"envs": envs, "threads": threads},
         )
-        for envs in reversed(settings.envs)
+        for envs in ((1,) if side in ONE_ENV else reversed(settings.envs))
         for threads in settings.threads
     ]
 
