@@ -11,7 +11,7 @@ from typing import Any
 
 from freewheel.actors.infer import Acts
 from freewheel.algos.algo import Loss
-from freewheel.config import Config, assemble, from_dict, to_dict
+from freewheel.config import ON_POLICY, Config, assemble, from_dict, to_dict
 from freewheel.config.check import refuse_unused
 from freewheel.errors import CheckpointError, ConfigError
 from freewheel.nets.build import GIVEN
@@ -30,6 +30,7 @@ from freewheel.run.job import Job
 from freewheel.run.layout import Layout, choose
 from freewheel.run.leaving import cannot_leave
 from freewheel.run.local import Local, plan
+from freewheel.run.local_on_policy import LocalOnPolicy, plan_on_policy
 from freewheel.run.machine import num_cores
 from freewheel.run.on_policy import OnPolicy
 from freewheel.run.on_policy_parts import PolicyParts, build_on_policy
@@ -203,9 +204,11 @@ def arrange(config: Config, env: Any, body: Any, loss: Loss | None) -> tuple[Con
 
 
 def _make(config: Config, layout: Layout, env: Any, body: Any, loss: Loss | None) -> Parts | PolicyParts | Job:
-    if config.algo == "ppo":
+    if config.algo in ON_POLICY:
         if loss is not None:
-            raise ConfigError("algo=ppo has its own loss: leave loss= out.")
+            raise ConfigError(f"algo={config.algo} has its own loss: leave loss= out.")
+        if layout.runtime == "local":
+            return plan_on_policy(config, env, body, layout)
         return build_on_policy(config, env, body)
     if layout.runtime == "local":
         return plan(config, env, body, loss, layout)
@@ -264,7 +267,8 @@ def _train(
         all_callbacks = [recorder, *callbacks]
         if isinstance(made, Job):
             made.checkpoints = folder.checkpoints
-            runtime = Local(made, sink, progress, all_callbacks, moment)
+            local = LocalOnPolicy if made.is_on_policy else Local
+            runtime = local(made, sink, progress, all_callbacks, moment)
         elif isinstance(made, PolicyParts):
             runtime = OnPolicy(made, config, folder.checkpoints, sink, progress, all_callbacks, moment)
         else:

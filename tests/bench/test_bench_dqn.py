@@ -126,6 +126,14 @@ def found(against: tuple[str, ...] | None) -> dict[str, tuple[Path, str]]:
     return {"sb3": (Path("python"), "peers.dqn_sb3")}
 
 
+def test_the_loop_like_cleanrl_has_one_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = {"sb3": (Path("python"), "x"), "cleanrl-style": (Path("python"), "y")}
+    monkeypatch.setattr(dqn_plan, "peer_pythons", lambda against: both)
+    tried = plan(DqnSettings(lanes=(16,), envs=(1, 8), threads=(1,), cases=("dqn",)))
+    envs = {side: {c.order["envs"] for c in tried if c.side == side} for side in both}
+    assert envs == {"sb3": {1, 8}, "cleanrl-style": {1}}
+
+
 def test_the_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dqn_plan, "peer_pythons", found)
     tried = plan(DqnSettings(lanes=(16, 32), envs=(8,), threads=(1, 2)))

@@ -273,3 +273,50 @@ def test_a_lane_keeps_what_a_rollout_in_step_needs() -> None:
     assert lane_rows(1, 1, 1) >= 2 + 1
     for rows, lanes in ((128, 8), (4, 1), (1, 100)):
         assert lane_rows(rows, lanes, 4) >= 2 * rows + 4
+
+
+def test_rows_of_the_newest_policy_wait_first_however_long_the_other_lanes_are() -> None:
+    tape = Tape(2, 4)
+    tape.begin(0)
+    for _ in range(4):
+        tape.go_on(0)  # ahead of the other lane, by the older policy
+    tape.version = 1
+    tape.begin(1)
+    tape.go_on(1)
+    tape.go_on(1)
+    taken = tape.rollout.take(1)
+    assert taken is not None
+    assert rows_of(taken) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    assert tape.rollout.available == 2
+
+
+def test_a_learner_that_values_by_itself_is_shown_the_row_after_every_cut() -> None:
+    tape = Tape(2, 4, revalues=True)
+    for lane in (0, 1):
+        tape.begin(lane)
+        tape.go_on(lane)
+    tape.go_on(0)
+    tape.end(1, terminated=False)
+    taken = tape.rollout.take(0)
+    assert taken is not None
+    assert [index.tolist() for index in taken.final_at] == [[0, 1], [1, 1]]
+    assert taken.final_obs["obs"].tolist() == [
+        [0, 2],
+        [1, 2],
+    ]  # where the first lane is cut, and where the second ended
+    assert taken.next_value[taken.final_at].tolist() == [0, 0]
+
+
+def test_skipped_rows_are_counted_and_never_handed_out() -> None:
+    tape = Tape(1, 2)
+    tape.begin(0)
+    for _ in range(3):
+        tape.go_on(0)
+    tape.rollout.skip()
+    assert tape.rollout.take(0) is None
+    assert tape.rollout.lost == 4
+    for _ in range(3):
+        tape.go_on(0)
+    taken = tape.rollout.take(0)
+    assert taken is not None
+    assert rows_of(taken) == [(0, 4), (0, 5)]

@@ -159,11 +159,11 @@ for kill in range(25):
         for value in range(begin, begin + 10_000):
             save(value - value % 2, value)
             os.write(tell, value.to_bytes(8, "little"))
-    time.sleep(random.uniform(0.0, 3 * save_s))
+    values = b"".join(os.read(told, 8) for _ in range(random.randrange(3)))  # so many it may finish
+    time.sleep(random.uniform(0.0, 1.5 * save_s))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     os.close(tell)
-    values = b""
     while piece := os.read(told, 1 << 16):
         values += piece
     os.close(told)

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     args = tyro.cli(TrainArgs, prog="freewheel train ENV", args=words, default=_defaults(env, words))
     given = {name: value_of(args, name) for name in named if name in known()}
     limit_threads(args.learner.threads)  # before torch is imported
-    if args.runtime != "sequential" and args.algo != "ppo":
+    if args.runtime != "sequential" and (args.algo != "ppo" or args.runtime == "local"):
         from freewheel.run.guard import start_forkserver
 
         start_forkserver()  # it loads what the roles need while this process loads the same

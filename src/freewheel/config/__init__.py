@@ -2,7 +2,7 @@
 Takes flags, keywords and preset files; gives one frozen Config to all parts."""
 
 from freewheel.config.assemble import assemble, from_dict, nearest, to_dict
-from freewheel.config.on_policy import PPOConfig, RolloutConfig
+from freewheel.config.on_policy import ON_POLICY, PPOConfig, RolloutConfig
 from freewheel.config.parts import (
     CheckpointConfig,
     Config,
@@ -17,6 +17,7 @@ from freewheel.config.parts import (
 )
 
 __all__ = [
+    "ON_POLICY",
     "CheckpointConfig",
     "Config",
     "ExploreConfig",

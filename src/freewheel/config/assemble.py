@@ -25,18 +25,23 @@ PRESETS = Path(__file__).parent / "presets"
 # The section of a preset that holds for every algorithm.
 ALL = "all"
 
+PPO = {
+    "net.hidden": (64, 64),
+    "net.activation": "tanh",
+    "net.init": "orthogonal",
+    "learner.lr": 3e-4,
+    "learner.adam_eps": 1e-5,
+    "learner.clip_norm": 0.5,
+}
 # A named combination is nothing but settings.
 MEANINGS: dict[str, dict[str, Any]] = {
     "rainbow": {"q.double": True, "q.dueling": True, "q.noisy": True, "q.n_step": 3, "replay.prioritized": True},
-    "ppo": {
-        "net.hidden": (64, 64),
-        "net.activation": "tanh",
-        "net.init": "orthogonal",
-        "learner.lr": 3e-4,
-        "learner.adam_eps": 1e-5,
-        "learner.clip_norm": 0.5,
-    },
+    "ppo": PPO,
+    # One rollout is collected while another is learned from: more would only be older.
+    "appo": {**PPO, "rollout.max_lag": 1},
 }
+# Sections of a preset that hold for an algorithm beside its own.
+LIKE = {"appo": ("ppo",)}
 
 
 def assemble(env: str, given: Mapping[str, Any], preset: str = "auto") -> Config:
@@ -78,9 +83,9 @@ def read_preset(env: str, algo: str, preset: str) -> dict[str, Any]:
                 f"preset {path} has a section [{name}]; sections are {ALL} and the algorithms"
                 f"{nearest(name, (ALL, *typing.get_args(Algo)))}"
             )
-    if algo not in sections and ALL not in sections:
-        return {}
-    merged = {**_flat(sections.get(ALL, {})), **_flat(sections.get(algo, {}))}
+    merged: dict[str, Any] = {}
+    for name in (ALL, *LIKE.get(algo, ()), algo):
+        merged |= _flat(sections.get(name, {}))
     for name in ("env", "algo"):
         if name in merged:
             raise ConfigError(f"preset {path} sets {name}, which is the user's to choose. Take it out.")

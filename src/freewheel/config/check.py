@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
+from freewheel.config.on_policy import ON_POLICY
 from freewheel.config.parts import Config
 from freewheel.errors import ConfigError
 
@@ -40,6 +41,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "ppo.minibatches": (1, None),
     "ppo.target_kl": (0, None),
     "ppo.log_std": (-20, 2),
+    "ppo.c_bar": (0, None),
     "rollout.rows": (1, 2**24),
     "rollout.max_lag": (0, None),
     "explore.start": (0, 1),
@@ -82,6 +84,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
 ABOVE_ZERO = (
     "q.huber",
     "ppo.clip",
+    "ppo.rho_bar",
     "learner.ratio",
     "learner.lr",
     "learner.adam_eps",
@@ -112,7 +115,7 @@ def check(config: Config) -> None:
         raise ConfigError(f"learner.tau={config.learner.tau} must be at most 1, which copies the online network.")
     _check_world(config)
     _check_net(config)
-    if config.algo == "ppo":
+    if config.algo in ON_POLICY:
         _check_ppo(config)
         return
     _check_explore(config)
@@ -156,16 +159,14 @@ def _check_ppo(config: Config) -> None:
             f"rollout.rows={rows} times world.lanes={lanes} gives {rows * lanes} rows, which ppo.minibatches={minibatches} "
             "must divide into equal parts of at least 2. Change one of them."
         )
-    if config.runtime == "local":
-        raise ConfigError("algo=ppo runs with runtime=sequential alone. Leave the runtime out.")
     if config.net.norm == "batch":
         raise ConfigError(
-            "net.norm=batch would make a policy depend on which rows are looked at together, and ppo compares it with itself. "
+            f"net.norm=batch would make a policy depend on which rows are looked at together, and {config.algo} compares it with itself. "
             "Set net.norm to layer or none."
         )
     if config.net.complete:
         raise ConfigError(
-            "net.complete=true names a network that gives action values, which ppo cannot use. Leave it out."
+            f"net.complete=true names a network that gives action values, which {config.algo} cannot use. Leave it out."
         )
 
 
@@ -265,17 +266,24 @@ def unused(config: Config) -> dict[str, str]:
 
 # What a learner of values has and PPO has not.
 NOT_PPO_LEARNER = ("batch_size", "ratio", "updates_per_call", "accumulate", "target_every_updates", "tau")
+NOT_PPO_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s", "ahead")
 
 
 def _of_other_algorithms(config: Config) -> dict[str, str]:
-    if config.algo != "ppo":
+    algo = config.algo
+    if algo not in ON_POLICY:
         names = [*_names(config, "ppo"), *_names(config, "rollout"), "net.shared"]
-        return dict.fromkeys(names, f"it belongs to ppo, and algo={config.algo}")
+        return dict.fromkeys(names, f"it belongs to ppo and appo, and algo={algo}")
     names = [*_names(config, "q"), *_names(config, "explore"), *_names(config, "replay"), "net.complete"]
-    found = dict.fromkeys([*names, *(f"learner.{name}" for name in NOT_PPO_LEARNER)], "algo=ppo has no use for it")
-    found["checkpoint.replay"] = "algo=ppo always saves the rows that it has not learned from yet"
-    found |= dict.fromkeys(("learner.device", "learner.workers"), "algo=ppo learns in one process on the CPU")
-    found["learner.precision"] = "algo=ppo computes in fp32"
+    names += [f"learner.{name}" for name in NOT_PPO_LEARNER]
+    found = dict.fromkeys(names, f"algo={algo} has no use for it")
+    found["checkpoint.replay"] = f"algo={algo} has no replay"
+    found |= dict.fromkeys(("learner.device", "learner.workers"), f"algo={algo} learns in one process on the CPU")
+    found["learner.precision"] = f"algo={algo} computes in fp32"
+    found |= dict.fromkeys((f"local.{name}" for name in NOT_PPO_LOCAL), f"algo={algo} publishes after each rollout")
+    found |= dict.fromkeys(("local.free", "local.slack_steps"), f"algo={algo} goes by rollout.max_lag")
+    if algo != "appo":
+        found |= dict.fromkeys(("ppo.rho_bar", "ppo.c_bar"), f"it belongs to appo, and algo={algo}")
     return found
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+# Algorithms that learn a policy from its own newest rows.
+ON_POLICY = ("ppo", "appo")
+
 
 @dataclass(frozen=True)
 class PPOConfig:
@@ -52,6 +55,12 @@ class PPOConfig:
     log_std: float = 0.0
     """Box actions: logarithm of the deviation that exploration begins with."""
 
+    rho_bar: float = 1.0
+    """appo: most that a row counts, however much likelier the newer policy makes its action."""
+
+    c_bar: float = 1.0
+    """appo: most that later rows count for it, likewise."""
+
 
 @dataclass(frozen=True)
 class RolloutConfig:
@@ -61,4 +70,4 @@ class RolloutConfig:
     """Rows per lane in a rollout; it has that many times the lanes in all, whichever lanes they come from."""
 
     max_lag: int = 4
-    """Rows of a policy that is more rollouts old than this are left out and counted."""
+    """Rows of a policy that is more rollouts old than this are left out and counted. With appo actors stop before: so far ahead they may be, and it is 1."""

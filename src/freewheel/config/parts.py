@@ -7,7 +7,7 @@ from typing import Literal
 
 from freewheel.config.on_policy import PPOConfig, RolloutConfig
 
-Algo = Literal["dqn", "qrdqn", "iqn", "c51", "rainbow", "ppo"]
+Algo = Literal["dqn", "qrdqn", "iqn", "c51", "rainbow", "ppo", "appo"]
 Runtime = Literal["auto", "local", "sequential"]
 
 
@@ -361,7 +361,7 @@ class Config:
     """Gymnasium id, or module:function that makes the env."""
 
     algo: Algo = "dqn"
-    """The algorithm. rainbow is c51 with double, dueling, noisy, PER and 3 steps; ppo learns a policy."""
+    """The algorithm. rainbow is c51 with double, dueling, noisy, PER and 3 steps; ppo learns a policy, appo the same while it goes on collecting."""
 
     steps: int = 100_000
     """Steps over all lanes, after which the run ends."""
@@ -370,7 +370,7 @@ class Config:
     """Everything random follows from it."""
 
     runtime: Runtime = "auto"
-    """local: actors and learner as free-running processes; sequential: in turn in one process, repeatable bit for bit; auto: local where there is more than one core."""
+    """local: actors and learner as free-running processes; sequential: in turn in one process, repeatable bit for bit; auto: local where there is more than one core, but for ppo."""
 
     eval_episodes: int = 100
     """Greedy episodes played at the end; 0 plays none."""

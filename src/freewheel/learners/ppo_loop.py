@@ -13,6 +13,7 @@ from torch import Tensor
 
 from freewheel.algos.gae import advantages, explained
 from freewheel.algos.ppo import FIGURES
+from freewheel.algos.vtrace import vtrace
 from freewheel.config import Config
 from freewheel.errors import Diverged
 from freewheel.learners.loop import MOST_BAD
@@ -20,7 +21,7 @@ from freewheel.learners.nested import mapped
 from freewheel.learners.ppo_step import PPOStep, Updated
 from freewheel.learners.running import RewardScale, Running
 from freewheel.learners.schedule import lr_at
-from freewheel.memory.rollout import Collected, Rollout, Tail
+from freewheel.memory.rollout import Collected, Rollout, Tail, TailsOf
 from freewheel.nets.inputs import Obs, as_tensors
 from freewheel.report.ledger import Page
 from freewheel.report.phases import PHASES
@@ -41,11 +42,15 @@ class PPOLearner:
         self.lr, self.clip = config.learner.lr, config.ppo.clip
         self.epochs_done = 0  # of the newest rollout
         self.update_s = 0.0
+        # A rollout may take long: called before each call of the step, and asked after each epoch whether there is time for more.
+        self.beat: Callable[[], None] = lambda: None
+        self.is_hurried: Callable[[], bool] = lambda: False
         self._enter: Callable[[int], None] = page.enter if page else lambda phase: None
         self.obs_stats = Running(len(step.net.norm.mean)) if step.net.norm is not None else None
         has_scale = config.ppo.normalize_reward
         self.reward_scale = RewardScale(rollout.lanes.num_lanes, config.ppo.gamma) if has_scale else None
-        self._explained, self._lag = 0.0, 0.0
+        self._explained, self._lag, self._oldest = 0.0, 0.0, 0.0
+        self._rho = 1.0
 
     @property
     def updates(self) -> int:
@@ -54,10 +59,13 @@ class PPOLearner:
     def is_due(self) -> bool:
         return self.rollout.available >= self.rollout.num_rows
 
-    def call(self, steps: int, tail: Tail | None = None) -> bool:
-        """Learns from one rollout if it is complete; `steps` of the run are done."""
+    def call(self, steps: int, tails: Tail | TailsOf | None = None, version: int | None = None) -> bool:
+        """Learns from one rollout if it is complete; `steps` of the run are done.
+
+        `version` is that of the weights as actors know it, if they do not count as this learner does.
+        """
         self._enter(SAMPLE)
-        rows = self.rollout.take(self.version, tail)
+        rows = self.rollout.take(self.version if version is None else version, tails)
         if rows is None:
             return False
         begun, before = time.perf_counter(), self.updates
@@ -68,12 +76,12 @@ class PPOLearner:
         for _ in range(self.config.ppo.epochs):
             kl = self._epoch(batch, share_done)
             self.epochs_done += 1
-            if 0 < self.config.ppo.target_kl < kl:
+            if 0 < self.config.ppo.target_kl < kl or self.is_hurried():
                 break
         self._see(batch["obs"])
         self.version += 1
         self.update_s = (time.perf_counter() - begun) / (self.updates - before)
-        self._lag = float(rows.lag.mean())
+        self._lag, self._oldest = float(rows.lag.mean()), float(rows.lag.max())
         self._check()
         return True
 
@@ -83,17 +91,48 @@ class PPOLearner:
         if len(rows.final_at[0]):
             rows.next_value[rows.final_at] = self._values(rows.final_obs)
         reward = rows.reward if self.reward_scale is None else self.reward_scale(rows)
-        advantage = advantages(
-            reward, rows.value, rows.next_value, rows.terminated, rows.goes_on, ppo.gamma, ppo.gae_lambda
-        )
-        value, advantage = rows.value[rows.kept], advantage[rows.kept]
-        goal = value + advantage
+        if self.config.algo == "appo":
+            value, log_prob, goal, advantage = self._corrected(rows, reward)
+        else:
+            advantage = advantages(
+                reward, rows.value, rows.next_value, rows.terminated, rows.goes_on, ppo.gamma, ppo.gae_lambda
+            )
+            value, log_prob, advantage = rows.value[rows.kept], rows.log_prob, advantage[rows.kept]
+            goal = value + advantage
         self._explained = explained(value, goal)
-        columns = {"log_prob": rows.log_prob, "advantage": advantage, "goal": goal}
+        columns = {"log_prob": log_prob, "advantage": advantage, "goal": goal}
         if ppo.value_clip > 0:
             columns["value"] = value
         made: dict[str, Any] = {"obs": as_tensors(rows.obs), "action": torch.from_numpy(rows.action)}
         return made | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
+
+    def _corrected(self, rows: Collected, reward: Array) -> tuple[Array, Array, Array, Array]:
+        """Values, log-chances, goals and advantages of the kept rows, by the weights as they are before the first update.
+
+        Only where a lane is cut at an outcome that is in no row yet, the value is that of the actor which holds it.
+        """
+        ppo = self.config.ppo
+        out = self._outputs(rows.obs)
+        with torch.inference_mode():
+            log_prob: Array = self.step.ppo.actions.log_prob(out[:, :-1], torch.from_numpy(rows.action))[0].numpy()
+        value, ratio = np.zeros_like(rows.value), np.ones_like(rows.value)
+        value[rows.kept], ratio[rows.kept] = out[:, -1].numpy(), np.exp(log_prob - rows.log_prob)
+        self._rho = float(np.minimum(ratio[rows.kept], ppo.rho_bar).mean())
+        after = np.array(rows.next_value)
+        after[:, :-1] = np.where(rows.goes_on[:, :-1], value[:, 1:], after[:, :-1])
+        goal, advantage = vtrace(
+            reward,
+            value,
+            after,
+            rows.terminated,
+            rows.goes_on,
+            ratio,
+            ppo.gamma,
+            ppo.gae_lambda,
+            ppo.rho_bar,
+            ppo.c_bar,
+        )
+        return value[rows.kept], log_prob, goal[rows.kept], advantage[rows.kept]
 
     def figures(self) -> dict[str, float]:
         """For the log: of the newest call of the newest rollout."""
@@ -110,6 +149,8 @@ class PPOLearner:
             "explained_variance": self._explained,
             "epochs": float(self.epochs_done),
             "policy_lag": self._lag,
+            "lag": self._oldest,
+            **({"rho": self._rho} if self.config.algo == "appo" else {}),
             **self.rollout.figures(),
         }
 
@@ -143,6 +184,7 @@ class PPOLearner:
         order = torch.randperm(self.rollout.num_rows, generator=self.generator)
         each = []
         for rows in torch.split(order, self._rows_per_call()):
+            self.beat()
             self._enter(SAMPLE)
             drawn = self._stacked(mapped(batch, partial(_picked, rows=rows)))
             self.lr = lr_at(self.config.learner, self.updates, share_done)
@@ -158,9 +200,16 @@ class PPOLearner:
         return mapped(rows, lambda tensor: tensor.view(self.step.unrolled, -1, *tensor.shape[1:]))
 
     def _values(self, obs: Mapping[str, Array]) -> Array:
-        with torch.inference_mode():
-            values: Array = self.step.act_net(as_tensors(obs))[:, -1].numpy()
+        values: Array = self._outputs(obs)[:, -1].numpy()
         return values
+
+    def _outputs(self, obs: Mapping[str, Array]) -> Tensor:
+        """Of the weights as they are, for rows of any number: a minibatch at a time, which is what fits in memory."""
+        rows, most = as_tensors(obs), self.rollout.num_rows // self.config.ppo.minibatches
+        count = len(next(iter(obs.values())))
+        with torch.inference_mode():
+            parts = [self.step.act_net(_cut(rows, i, i + most)) for i in range(0, count, most)]
+        return torch.cat(parts)
 
     def _see(self, obs: Obs) -> None:
         """Statistics move after the updates: while a rollout is learned from they are those that it was collected with."""
@@ -186,3 +235,7 @@ class PPOLearner:
 
 def _picked(tensor: Tensor, rows: Tensor) -> Tensor:
     return tensor.index_select(0, rows)
+
+
+def _cut(obs: Obs, first: int, end: int) -> Obs:
+    return mapped(obs, lambda tensor: tensor[first:end]) if isinstance(obs, Mapping) else obs[first:end]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +35,8 @@ class Collected:
 
     Others are final observations, rows that wait for their outcome, and places beyond a lane's newest row. Dicts and
     arrays [N, ...] have the kept rows alone, in the order of `kept`'s True places.
-    `next_value` lacks the values of the final observations of truncated episodes: `final_at` says where they belong, and
-    `final_obs` has the observations.
+    `next_value` lacks the values of the final observations of truncated episodes, and with `revalues` those of every row after
+    a cut: `final_at` says where they belong, and `final_obs` has the observations.
     """
 
     kept: Array
@@ -54,21 +54,27 @@ class Collected:
     lag: Array  # [N]: rollouts since the policy that acted
 
 
+# From the number of rows that each lane has to the tails that belong to them.
+TailsOf = Callable[[Array], Tail]
+
+
 class Rollout:
     """One learner's view of the lanes: hands out each row once, `num_rows` at a time.
 
     A rollout is complete when there are so many rows in all, whichever lanes they come from: lanes of a world that gives
     the ready ones first need not be even, and the slowest holds nobody. A row counts when the outcome of its action is known;
-    one whose outcome is still awaited belongs to a later rollout. If the last arrivals are too many, the newest rows of the
-    longest lanes wait for the next rollout. Where all lanes go in step each gives the same number of rows.
+    one whose outcome is still awaited belongs to a later rollout. If the last arrivals are too many, the newest policy's rows, and of
+    these the newest of the longest lanes, wait for the next rollout. Where all lanes go in step each gives the same number of rows.
 
     Rows are read where they lie; what is learned from is gathered once. Rows that cannot be used are counted: `overwritten` before
     they were read, `stale` because their policy is more than `max_lag` rollouts old, `lost` because their env was
-    replaced before the outcome came.
+    replaced before the outcome came. With `revalues` the learner values all observations by its own weights.
     """
 
-    def __init__(self, lanes: Lanes, num_rows: int, *, stack: int = 1, max_lag: int = 4) -> None:
-        self.lanes, self.num_rows, self.max_lag = lanes, num_rows, max_lag
+    def __init__(
+        self, lanes: Lanes, num_rows: int, *, stack: int = 1, max_lag: int = 4, revalues: bool = False
+    ) -> None:
+        self.lanes, self.num_rows, self.max_lag, self.revalues = lanes, num_rows, max_lag, revalues
         self.available = 0  # rows whose outcome is known, as far as the actor has told
         self.overwritten = self.stale = self.lost = 0
         self._stack, self._slots = stack, lanes.lane_rows + 1
@@ -77,9 +83,13 @@ class Rollout:
         memory = mmap.mmap(lanes.segment.core.fd, lanes.segment.num_bytes, access=mmap.ACCESS_READ)
         self._views = _views(lanes, memory)
 
-    def take(self, version: int, tail: Tail | None = None) -> Collected | None:
-        """The next rollout, if it is complete. `version` counts the rollouts that were learned from."""
+    def take(self, version: int, tails: Tail | TailsOf | None = None) -> Collected | None:
+        """The next rollout, if it is complete. `version` counts the rollouts that were learned from.
+
+        `tails` are given, or looked up for the rows that each lane has.
+        """
         heads = self._heads()
+        tail = tails(heads) if callable(tails) else tails
         first = self._oldest(heads)
         counts = heads - first
         places = np.arange(max(int(counts.max()), 1))
@@ -97,25 +107,28 @@ class Rollout:
             reward[of], next_value[of], waits[of] = tail.reward[has_row], tail.value[has_row], False
         kept &= ~waits
         lost = kept & _next(exists) & (_next(step) == 0)
-        stale = kept & (version - self._views["version"][at] > self.max_lag)
+        acted_by = self._views["version"][at]
+        stale = kept & (version - acted_by > self.max_lag)
         kept &= ~lost & ~stale
         over = int(kept.sum()) - self.num_rows
         if over < 0:
             self.available = over + self.num_rows
             return None
         used = np.where(waits.any(1), counts - 1, counts)
-        _leave(kept, used, over)
+        _leave(kept, used, acted_by, over)
         handed = places < used[:, None]
         self.lost, self.stale = self.lost + int((lost & handed).sum()), self.stale + int((stale & handed).sum())
         self.overwritten += int((first - self._first).sum())
-        truncated = kept & (next_flags == TRUNCATED)
-        lanes, where = np.nonzero(truncated)
+        valued_later = kept & (next_flags == TRUNCATED)
+        if self.revalues:
+            valued_later |= kept & ~_next(kept) & _next(exists) & (next_flags == 0)
+        lanes, where = np.nonzero(valued_later)
         final = (lanes, where)
         made = Collected(
             kept=kept,
             reward=reward * kept,
             value=value * kept,
-            next_value=np.where(kept & ~truncated, next_value, np.float32(0)),
+            next_value=np.where(kept & ~valued_later, next_value, np.float32(0)),
             terminated=kept & (next_flags & TERMINATED != 0),
             goes_on=kept & _next(kept),
             follows=kept & (step > 0),
@@ -124,12 +137,18 @@ class Rollout:
             obs=self._obs(np.nonzero(kept)[0], numbers[kept], step[kept]),
             action=self._views["action"][at[kept]],
             log_prob=self._views["log_prob"][at[kept]],
-            lag=version - self._views["version"][at[kept]],
+            lag=version - acted_by[kept],
         )
         self._check_intact(first)
         self._first = first + used
         self.available = over
         return made
+
+    def skip(self) -> None:
+        """Leaves out all rows there are: for a learner that cannot know which of them its predecessor had."""
+        heads = self._heads()
+        self.lost += int((heads - self._oldest(heads)).sum())
+        self._first, self.available = heads, 0
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint, beside the lanes' own rows."""
@@ -212,12 +231,15 @@ def _next(x: Array) -> Array:
     return made
 
 
-def _leave(kept: Array, used: Array, over: int) -> None:
-    """Takes the newest rows of the longest lanes out, so many that the rest is a rollout."""
-    while over > 0:
-        counts = kept.sum(1)
-        for lane in np.argsort(-counts, kind="stable")[: min(over, int((counts > 0).sum()))].tolist():
-            newest = int(np.flatnonzero(kept[lane])[-1])
-            kept[lane, newest] = False
-            used[lane] = newest
-            over -= 1
+def _leave(kept: Array, used: Array, version: Array, over: int) -> None:
+    """Takes the newest policy's newest rows of the longest lanes out, so many that the rest is a rollout.
+
+    Older policies first: a lane that is ahead of the others must not wait until its rows are too old.
+    """
+    if over <= 0:
+        return
+    lanes, places = np.nonzero(kept)
+    rank = kept.cumsum(1)[lanes, places]
+    left = np.lexsort((lanes, -rank, -version[lanes, places]))[:over]
+    kept[lanes[left], places[left]] = False
+    np.minimum.at(used, lanes[left], places[left])

@@ -32,7 +32,7 @@ def doubts(
 def _of_run(actors: Side, learners: Side, ratio_target: float, ratio: float, is_free: bool) -> Iterator[str]:
     # The ratio makes the faster side wait for the slower one; the slower one has nobody to wait for.
     held, starved = actors.wait, learners.wait
-    if min(held, starved) > KEEPS_UP:
+    if ratio_target > 0 and min(held, starved) > KEEPS_UP:
         yield (
             f"actors waited {percent(held)} for the ratio and the learner {percent(starved)} for data; one of the two should "
             "hardly wait. Raise local.slack_steps, or run fewer roles than cores."

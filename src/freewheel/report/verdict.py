@@ -99,19 +99,30 @@ def judge(actors: Side, learners: Side, ratio_target: float, ratio: float, is_fr
     if len(sides) == 1:
         return Verdict("one", f"One role did all of it: {_work(sides[0], 'its')}. {_advice(sides[0].work())}")
     if learners.phases_s.get("compute", 0.0) <= 0:
-        return Verdict("warmup", _no_update(actors, learners))
+        return Verdict("warmup", _no_update(actors, learners, ratio_target))
     return _who_waits(actors, learners, ratio_target, ratio, is_free)
 
 
-def _no_update(actors: Side, learners: Side) -> str:
+def _no_update(actors: Side, learners: Side, ratio_target: float) -> str:
     if learners.share("compile") > WORTH_A_WORD:
         return f"No update was made: the learner was still compiling. {_advice(['compile'])}"
     work = _work(actors, "the actors'")
-    return f"No update was made: the run ended within the warm-up (--replay.warmup-rows). Until then {work}."
+    early = (
+        "within the warm-up (--replay.warmup-rows)"
+        if ratio_target
+        else "before a rollout was complete (--rollout.rows)"
+    )
+    return f"No update was made: the run ended {early}. Until then {work}."
 
 
 def _who_waits(actors: Side, learners: Side, ratio_target: float, ratio: float, is_free: bool) -> Verdict:
     held, starved = actors.wait, learners.wait
+    if min(held, starved) > BOTH_WAIT and not ratio_target:
+        return Verdict(
+            "neither",
+            f"Neither binds: actors waited {percent(held)} for the learner and it {percent(starved)} for them. "
+            "To go faster: let actors collect while the learner learns (--algo appo), and leave each a core.",
+        )
     if min(held, starved) > BOTH_WAIT:
         return Verdict(
             "neither",

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import time
 from dataclasses import astuple, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
+from torch import nn
 
 from freewheel.actors.explore import Explorer
 from freewheel.actors.infer import Infer
 from freewheel.actors.loop import Actor
+from freewheel.actors.on_policy import RolloutActor
 from freewheel.errors import EnvError
 from freewheel.learners.ratio import WAIT_S
+from freewheel.memory.lanes import Writer
 from freewheel.nets.flat import Flat
 from freewheel.report.episodes import Episode
 from freewheel.report.ledger import Page
 from freewheel.report.phases import COUNTERS, GAUGES, PHASES
-from freewheel.run.channel import Channel
+from freewheel.run.channel import Channel, Message
 from freewheel.run.job import FIRST_ACTOR, Job
 from freewheel.run.parts import build_policy, seed_of
 from freewheel.worlds.make import make_world
@@ -36,48 +39,37 @@ POOL_SHARE = 0.8
 EPISODES_A_MESSAGE = 200
 
 
-class Acting:
-    """One actor's life, from building its envs to the end of the run."""
+A = TypeVar("A", Actor, RolloutActor)
+
+
+class ActorLife(Generic[A]):
+    """One actor's life, from building its envs to the end of the run; what it acts by is up to the algorithm."""
 
     def __init__(self, job: Job, index: int, life: int, channel: Channel) -> None:
         self.job, self.index, self.life, self.channel = job, index, life, channel
-        self.governor = job.governor()
         self.page: Page = job.ledger.page(FIRST_ACTOR + index)
         self.page.start(START)
+        self.governor = job.governor()
+        self.version = 0
         self._finished: list[Episode] = []
         self._report_due = 0.0
         self._worlds = self._dropped = 0
 
     def run(self) -> None:
         torch.set_num_threads(1)
-        config, lanes = self.job.config, self.job.lanes_of(self.index)
-        net, algo = build_policy(config, self.job.obs_space, self.job.action_space, self.job.body, self.job.loss)
-        flat = Flat(net)
-        self.vector = flat.vector(net)
-        flat.bind(net, self.vector).eval().requires_grad_(False)
-        infer = Infer(net, algo, self.job.action_space.dtype, self._seed("noise"))
-        explorer = Explorer(
-            config.explore,
-            len(lanes),
-            net.num_actions,
-            self._seed("explore"),
-            config.q.noisy,
-            first_lane=lanes.start,
-            all_lanes=config.world.lanes,
-        )
-        self.version = 0
+        self._build()
         while self.job.board.version == 0 and not self.governor.is_stopping:
             self.page.count(BEATS, 1)
             self.job.board.wait(0, WAIT_S)
-        actor: Actor | None = None
+        actor: A | None = None
         try:
             while not self._is_over():
                 if actor is None:
-                    actor = self._begin(infer, explorer)
+                    actor = self._begin()
                 try:
                     self._turn(actor)
                 except EnvError as error:
-                    if error.__cause__ is not None or config.world.bad_rows == "stop":
+                    if error.__cause__ is not None or self.job.config.world.bad_rows == "stop":
                         raise
                     actor = self._begin_again(actor, error)
         finally:
@@ -86,7 +78,26 @@ class Acting:
                 actor.world.close()
             self._report()
 
-    def _begin(self, infer: Infer, explorer: Explorer) -> Actor:
+    def _build(self) -> None:
+        """The policy, over `vector`."""
+        raise NotImplementedError
+
+    def _actor(self, world: World, writer: Writer, first_lane: int) -> A:
+        raise NotImplementedError
+
+    def _turn(self, actor: A) -> None:
+        raise NotImplementedError
+
+    def _obey(self, actor: A, commands: list[Message]) -> None:
+        """Now and then, with what the supervisor said."""
+
+    def _bound(self, net: nn.Module) -> None:
+        """Its numbers are those of `vector` from now on."""
+        flat = Flat(net)
+        self.vector = flat.vector(net)
+        flat.bind(net, self.vector).eval().requires_grad_(False)
+
+    def _begin(self) -> A:
         config, lanes = self.job.config, self.job.lanes_of(self.index)
         # Never the same seeds again: an actor that was started anew would repeat its first episodes.
         world = make_world(
@@ -98,15 +109,13 @@ class Acting:
         )
         self._worlds += 1
         self._check(world)
-        return Actor(
-            world, self.job.lanes.writer(lanes), infer, explorer, config.world, first_lane=lanes.start, page=self.page
-        )
+        return self._actor(world, self.job.lanes.writer(lanes), lanes.start)
 
-    def _begin_again(self, actor: Actor, error: EnvError) -> Actor:
+    def _begin_again(self, actor: A, error: EnvError) -> A:
         """What broke the contract is left out; the lanes of this actor begin new episodes with new envs."""
         self.channel.send({"dropped": {"rows": actor.world.num_lanes, "why": str(error)}})
         actor.world.close()
-        return self._begin(actor.infer, actor.explorer)
+        return self._begin()
 
     def _check(self, world: World) -> None:
         mine, theirs = (world.obs_space, world.action_space), (self.job.obs_space, self.job.action_space)
@@ -116,6 +125,71 @@ class Acting:
 
     def _is_over(self) -> bool:
         return self.governor.is_stopping or self.governor.steps >= self.job.config.steps
+
+    def _fetch(self) -> None:
+        """Again when the learner overtook the copy: the vector then holds no version, and nobody may act by it."""
+        found = None
+        while found is None:
+            found = self.job.board.fetch(self.vector)
+        self.version = found
+        self.page.count(FETCHED, 1)
+
+    def _tell(self, actor: A) -> None:
+        now = time.monotonic()
+        if now < self._report_due:
+            return
+        self._report_due = now + REPORT_S
+        if isinstance(actor.world, PoolWorld):
+            for note in actor.world.take_notes():
+                self.channel.send({"note": note})
+        self.page.enter(REPORT)
+        self.page.set(LAG, float(self.job.board.version - self.version))
+        self.page.set(VERSION, float(self.version))
+        self._obey(actor, self.channel.commands())  # read in any case: its end is the supervisor's
+        self._report()
+
+    def _acted(self, steps: int, finished: list[Episode]) -> None:
+        self.governor.add_steps(steps)
+        self.page.count(STEPS, steps)
+        if finished:
+            self.page.count(EPISODES, len(finished))
+            self._finished += finished
+
+    def _report(self) -> None:
+        first = self.job.lanes_of(self.index).start
+        finished, self._finished = self._finished, []
+        for i in range(0, len(finished), EPISODES_A_MESSAGE):
+            self.channel.send({"episodes": _as_rows(finished[i : i + EPISODES_A_MESSAGE], first)})
+        self.channel.flush()
+        self.page.count(DROPPED, self.channel.num_dropped - self._dropped)
+        self._dropped = self.channel.num_dropped
+
+    def _seed(self, what: str) -> int:
+        return seed_of(self.job.config, f"{what}.{self.index}.{self.life}")
+
+
+class Acting(ActorLife[Actor]):
+    """An actor of action values, which explores by epsilon or noise."""
+
+    def _build(self) -> None:
+        config, lanes = self.job.config, self.job.lanes_of(self.index)
+        net, algo = build_policy(config, self.job.obs_space, self.job.action_space, self.job.body, self.job.loss)
+        self._bound(net)
+        self._infer = Infer(net, algo, self.job.action_space.dtype, self._seed("noise"))
+        self._explorer = Explorer(
+            config.explore,
+            len(lanes),
+            net.num_actions,
+            self._seed("explore"),
+            config.q.noisy,
+            first_lane=lanes.start,
+            all_lanes=config.world.lanes,
+        )
+
+    def _actor(self, world: World, writer: Writer, first_lane: int) -> Actor:
+        return Actor(
+            world, writer, self._infer, self._explorer, self.job.config.world, first_lane=first_lane, page=self.page
+        )
 
     def _turn(self, actor: Actor) -> None:
         page, governor = self.page, self.governor
@@ -130,47 +204,15 @@ class Acting:
             self._fetch()
         step = governor.steps
         steps, finished = actor.turn(step, self.version, time.monotonic() - self.job.began_s)
-        governor.add_steps(steps)
-        page.count(STEPS, steps)
-        if finished:
-            page.count(EPISODES, len(finished))
-            self._finished += finished
+        self._acted(steps, finished)
         self._tell(actor)
 
-    def _fetch(self) -> None:
-        """Again when the learner overtook the copy: the vector then holds no version, and nobody may act by it."""
-        found = None
-        while found is None:
-            found = self.job.board.fetch(self.vector)
-        self.version = found
-        self.page.count(FETCHED, 1)
-
-    def _tell(self, actor: Actor) -> None:
-        now = time.monotonic()
-        if now < self._report_due:
-            return
-        self._report_due = now + REPORT_S
-        if isinstance(actor.world, PoolWorld):
-            for note in actor.world.take_notes():
-                self.channel.send({"note": note})
-        self.page.enter(REPORT)
+    def _obey(self, actor: Actor, commands: list[Message]) -> None:
         self.page.set(EPSILON, float(actor.epsilon.mean()))
-        self.page.set(LAG, float(self.job.board.version - self.version))
-        self.page.set(VERSION, float(self.version))
-        for command in self.channel.commands():
+        for command in commands:
             if "epsilon" in command:
                 actor.explorer.override = command["epsilon"]
-        self._report()
 
-    def _report(self) -> None:
-        first = self.job.lanes_of(self.index).start
-        finished, self._finished = self._finished, []
-        for i in range(0, len(finished), EPISODES_A_MESSAGE):
-            rows: list[Any] = [[e.lane + first, *astuple(e)[1:]] for e in finished[i : i + EPISODES_A_MESSAGE]]
-            self.channel.send({"episodes": rows})
-        self.channel.flush()
-        self.page.count(DROPPED, self.channel.num_dropped - self._dropped)
-        self._dropped = self.channel.num_dropped
 
-    def _seed(self, what: str) -> int:
-        return seed_of(self.job.config, f"{what}.{self.index}.{self.life}")
+def _as_rows(episodes: list[Episode], first_lane: int) -> list[list[Any]]:
+    return [[episode.lane + first_lane, *astuple(episode)[1:]] for episode in episodes]

@@ -13,9 +13,11 @@ from freewheel.learners.package import load
 from freewheel.learners.workers import help_train
 from freewheel.run import role
 from freewheel.run.acting import Acting
+from freewheel.run.acting_on_policy import OnPolicyActing
 from freewheel.run.channel import Channel
 from freewheel.run.job import Job
 from freewheel.run.learning import Learning, build_learner
+from freewheel.run.learning_on_policy import OnPolicyLearning
 from freewheel.run.pinning import pin
 from freewheel.run.profile import profiled
 
@@ -36,7 +38,7 @@ def _act(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None
     def work() -> None:
         if job.config.local.pin:
             pin(1 + index)
-        acting = Acting(job, index, life, channel)
+        acting = (OnPolicyActing if job.is_on_policy else Acting)(job, index, life, channel)
         with profiled(f"actor-{index}", job.folder, job.config.local.profile):
             acting.run()
 
@@ -45,7 +47,7 @@ def _act(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None
 
 def _learn(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None]:
     def work() -> None:
-        learning = Learning(job, life, channel)
+        learning = (OnPolicyLearning if job.is_on_policy else Learning)(job, life, channel)
         if job.config.local.pin:
             pin(0)  # after its thread that draws batches was started, which may go elsewhere
         with profiled("learner", job.folder, job.config.local.profile):

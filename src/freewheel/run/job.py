@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from freewheel.algos.algo import Loss
-from freewheel.config import Config
+from freewheel.config import ON_POLICY, Config
 from freewheel.learners.ahead import Ahead
+from freewheel.learners.pace import Pace, actors_lag
 from freewheel.learners.ratio import Governor, Ratio
 from freewheel.learners.workers import Team
 from freewheel.memory.counter import Counters
 from freewheel.memory.lanes import Lanes
+from freewheel.memory.tails import Tails
 from freewheel.report.ledger import Ledger
 from freewheel.run.layout import Layout
 from freewheel.spec import Space
@@ -49,6 +51,7 @@ class Job:
     device: str = "cpu"
     team: Team | None = None
     ahead: Ahead | None = None
+    tails: Tails | None = None  # of on-policy lanes
 
     @property
     def folder(self) -> Path:
@@ -57,7 +60,17 @@ class Job:
     def close(self) -> None:
         """Nothing to do: shared memory goes with the last that holds it."""
 
+    @property
+    def is_on_policy(self) -> bool:
+        """Which actors and learner its processes are."""
+        return self.config.algo in ON_POLICY
+
     def governor(self) -> Governor:
+        if self.is_on_policy:
+            lanes = self.lanes.num_lanes
+            return Pace(
+                self.counts, self.ratio, self.config.rollout.rows * lanes, lanes, max_lag=actors_lag(self.config)
+            )
         return Governor(self.counts, self.ratio, self.slack_steps, self.config.local.free)
 
     def lanes_of(self, actor: int) -> range:

@@ -26,7 +26,7 @@ class Layout:
 def choose(config: Config, cores: int) -> Layout:
     """The layout of these settings on so many cores."""
     lanes, threads = config.world.lanes, config.learner.threads
-    if config.runtime == "sequential" or config.algo == "ppo" or (config.runtime == "auto" and cores < 2):
+    if config.runtime == "sequential" or (config.runtime == "auto" and (cores < 2 or config.algo == "ppo")):
         return Layout("sequential", 1, (lanes,), 1, {"actor": threads, "learner": threads}, _why_sequential(config))
     is_pool = config.world.kind == "pool"  # whose workers keep the cores busy: one actor serves them all
     actors = min(config.local.actors or (1 if is_pool else max(1, cores - 1)), lanes)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from freewheel.actors.infer import Infer
+from freewheel.actors.infer import Acts, Infer
 from freewheel.algos.algo import Loss
 from freewheel.config import Config
 from freewheel.learners import package, precision
@@ -39,7 +39,7 @@ from freewheel.run.machine import num_cores
 from freewheel.run.member import Member
 from freewheel.run.parts import build_policy, forecast, seed_of, updates_together
 from freewheel.run.supervisor import Supervisor
-from freewheel.spec import RowSpec
+from freewheel.spec import RowSpec, Space
 from freewheel.weights.board import Board
 from freewheel.worlds.make import choose_world, make_world
 
@@ -47,8 +47,8 @@ START, WATCH, LOG, STOP = (PHASES.index(name) for name in ("start", "watch", "lo
 TICK_S = 0.2
 
 
-def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout) -> Job:
-    """Shared memory and all that the roles need; what cannot work is refused before any process starts."""
+def settled(config: Config, env: Any, layout: Layout) -> tuple[Config, Layout, str, Space, Space]:
+    """The settings and the layout with the world that is best here, why, and the spaces of its lanes."""
     choice = choose_world(env, config.world, num_cores(), layout.actors)
     if choice.reason:
         config = replace(config, world=choice.config)
@@ -57,8 +57,13 @@ def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout)
     lanes = layout.lanes_per_actor[0] if config.world.kind == "vector" else 1
     kind: Any = "inline" if config.world.kind == "pool" else config.world.kind
     world = make_world(env, replace(config.world, lanes=lanes, kind=kind), seed_of(config, "probe"))
-    obs_space, action_space = world.obs_space, world.action_space
     world.close()
+    return config, layout, choice.reason, world.obs_space, world.action_space
+
+
+def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout) -> Job:
+    """Shared memory and all that the roles need; what cannot work is refused before any process starts."""
+    config, layout, why_world, obs_space, action_space = settled(config, env, layout)
     net, _ = build_policy(config, obs_space, action_space, body, loss)
     spec = RowSpec.of(obs_space, action_space)
     forecast(spec, config.world.lanes, config.replay.rows)
@@ -82,7 +87,7 @@ def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout)
         os.getpid(),
         owner_id(),
     )
-    job.why_world = choice.reason
+    job.why_world = why_world
     job.device = str(pick_device(config.learner.device))
     job.precision, job.why_precision = precision.choose(config.learner.precision, job.device.partition(":")[0])
     if job.device == "cpu":
@@ -125,6 +130,7 @@ class Local:
         self._compiles = payoff.Decision(job.config)
         self._supervisor = Supervisor(job, progress.note, self._hear)
         self._supervisor.before_last = self._tell_episodes
+        self._ratio_target = job.config.learner.ratio
         self._error: BaseException | None = None
         self._account: Account | None = None
 
@@ -151,8 +157,7 @@ class Local:
         supervisor, moment, page = self._supervisor, self.moment, self._page
         try:
             supervisor.start()
-            if self.config.learner.compile == "on":
-                supervisor.compile()
+            self._begin_to_compile()
             while not supervisor.is_over:
                 page.enter(WATCH)
                 supervisor.tick(TICK_S)
@@ -173,13 +178,17 @@ class Local:
         if supervisor.failed is not None:
             raise supervisor.failed
 
+    def _begin_to_compile(self) -> None:
+        if self.config.learner.compile == "on":
+            self._supervisor.compile()
+
     def account(self) -> Account | None:
         return self._account
 
     def ratio(self) -> float:
         return self.job.ratio.achieved(self._governor.steps, self._governor.updates)
 
-    def infer(self) -> Infer:
+    def infer(self) -> Acts:
         """The policy with the weights that were published last, to evaluate it."""
         job = self.job
         net, algo = build_policy(job.config, job.obs_space, job.action_space, job.body, job.loss)
@@ -261,8 +270,7 @@ class Local:
             self._sink.scalars(steps, self._scalars())
             self._tell_episodes()
         if self._progress.is_due(steps):
-            epsilon = self._gauge(FIRST_ACTOR, "epsilon")
-            self._progress.update(steps, moment.return_mean, self._figures.get("loss"), epsilon, self.ratio())
+            self._progress.update(steps, moment.return_mean, self._figures.get("loss"), self._epsilon(), self.ratio())
 
     def _tell_episodes(self) -> None:
         """The learner saves checkpoints, and this belongs in them."""
@@ -278,14 +286,14 @@ class Local:
             self._has_asked = True
             self._supervisor.compile(only_found=not self._compiles.wants)
 
-    def _gauge(self, role: int, name: str) -> float:
-        return self.job.ledger.snapshot(role).gauges[name]
+    def _epsilon(self) -> float | None:
+        return self.job.ledger.snapshot(FIRST_ACTOR).gauges["epsilon"]
 
     def _scalars(self) -> dict[str, float]:
         moment, ledger = self.moment, self.job.ledger
         learner = ledger.snapshot(LEARNER)
         actors = [ledger.snapshot(FIRST_ACTOR + i) for i in range(self.job.layout.actors)]
-        samples = moment.updates * self.config.learner.batch_size
+        samples = moment.updates * self.job.ratio.batch_size
         found = {
             "train/updates": float(moment.updates),
             "train/seconds": moment.seconds,
@@ -321,7 +329,7 @@ class Local:
         )
         return account(
             [*self._supervisor.times(), own],
-            ratio_target=self.config.learner.ratio,
+            ratio_target=self._ratio_target,
             ratio=self.ratio(),
             is_free=self.config.local.free,
             warmup_s=self._warmup_s,

@@ -52,7 +52,7 @@ class OnPolicy(InTurn):
         return self.parts.actor.sampler
 
     def set_epsilon(self, epsilon: float | None) -> None:
-        raise ConfigError("algo=ppo explores by its own policy: there is no epsilon to set.")
+        raise ConfigError(f"algo={self.config.algo} explores by its own policy: there is no epsilon to set.")
 
     def metrics(self) -> dict[str, float]:
         return self.parts.learner.figures()

@@ -79,21 +79,40 @@ def build_actor(
     return net, actions
 
 
+def build_lanes(config: Config, obs_space: Space, action_space: Space, ahead: int = 0) -> Lanes:
+    """Lanes for what is collected before it is learned from: a rollout, and so many ahead of it."""
+    spec = RowSpec.of(obs_space, action_space, EXTRA)
+    num_lanes = config.world.lanes
+    rows = lane_rows(config.rollout.rows * (1 + ahead), num_lanes, config.world.stack)
+    _forecast(spec, config, num_lanes, rows)
+    return Lanes(spec, num_lanes, rows)
+
+
+def build_step(config: Config, net: ActorCritic, actions: Choices | Gaussian) -> PPOStep:
+    together = unrolled(config.ppo.minibatches) if config.learner.compile == "on" else 1
+    return PPOStep(net, PPO(config.ppo, actions), config.learner, unrolled=together)
+
+
+def build_rollout(config: Config, lanes: Lanes) -> Rollout:
+    return Rollout(
+        lanes,
+        config.rollout.rows * lanes.num_lanes,
+        stack=config.world.stack,
+        max_lag=config.rollout.max_lag,
+        revalues=config.algo == "appo",
+    )
+
+
 def _around(world: World, config: Config, body: Any) -> PolicyParts:
     net, actions = build_actor(config, world.obs_space, world.action_space, body)
-    spec = RowSpec.of(world.obs_space, world.action_space, EXTRA)
-    rows = lane_rows(config.rollout.rows, world.num_lanes, config.world.stack)
-    _forecast(spec, config, world.num_lanes, rows)
-    lanes = Lanes(spec, world.num_lanes, rows)
-    together = unrolled(config.ppo.minibatches) if config.learner.compile == "on" else 1
-    step = PPOStep(net, PPO(config.ppo, actions), config.learner, unrolled=together)
+    lanes = build_lanes(config, world.obs_space, world.action_space)
+    step = build_step(config, net, actions)
     # The actor reads the learner's own numbers: in one process, in turn, there is nothing to copy.
     sampler = Sampler(step.act_net, actions, seed_of(config, "act"), world.num_lanes)
     ledger = new_ledger(1)
     page = ledger.page(0)
     actor = RolloutActor(world, lanes.writer(), sampler, config.world, page=page)
-    num_rows = config.rollout.rows * world.num_lanes
-    rollout = Rollout(lanes, num_rows, stack=config.world.stack, max_lag=config.rollout.max_lag)
+    rollout = build_rollout(config, lanes)
     learner = PPOLearner(step, rollout, config, seed_of(config, "learner"), page)
     if config.learner.compile == "on":
         step.compile(learner.example())

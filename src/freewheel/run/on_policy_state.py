@@ -9,10 +9,11 @@ import numpy as np
 
 from freewheel.config import Config, to_dict
 from freewheel.errors import CheckpointError
+from freewheel.learners.ppo_loop import PPOLearner
 from freewheel.run.checkpoint import Checkpoint, save
 from freewheel.run.on_policy_parts import PolicyParts
 from freewheel.run.state import restore_weights, under
-from freewheel.spec import describe
+from freewheel.spec import Space, describe
 
 # Rows that were collected and not learned from yet.
 ROLLOUT_FILE = "rollout.bin"
@@ -25,20 +26,13 @@ def write(folder: Path, parts: PolicyParts, config: Config, steps: int, seconds:
 
 
 def gather(parts: PolicyParts, config: Config, steps: int, seconds: float) -> tuple[dict[str, Any], dict[str, Any]]:
-    actor, learner = parts.actor, parts.learner
-    tensors: dict[str, Any] = {**learner.step.tensors(), **learner.tensors()}
-    tensors["random.learner"] = learner.generator.get_state()
+    actor = parts.actor
+    tensors, state = gather_learner(parts.learner, config, parts.world.obs_space, parts.world.action_space)
     tensors["random.drawn"] = actor.sampler.noise.drawn
     tensors |= {f"world.{name}": rows for name, rows in (parts.world.state() or {}).items()}
     if actor.history is not None:
         tensors |= {f"history.{name}": rows for name, rows in actor.history.state().items()}
-    state = {
-        "config": to_dict(config),
-        "obs_space": describe(parts.world.obs_space),
-        "action_space": describe(parts.world.action_space),
-        "loss": None,
-        "updates": learner.updates,
-        "version": learner.version,
+    state |= {
         "steps": steps,
         "seconds": seconds,
         "rollout": parts.rollout.state(),
@@ -47,15 +41,40 @@ def gather(parts: PolicyParts, config: Config, steps: int, seconds: float) -> tu
     return tensors, state
 
 
+def gather_learner(
+    learner: PPOLearner, config: Config, obs_space: Space, action_space: Space
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The part that every runtime has: weights, optimiser, statistics, and what they were made for."""
+    tensors: dict[str, Any] = {**learner.step.tensors(), **learner.tensors()}
+    tensors["random.learner"] = learner.generator.get_state()
+    state = {
+        "config": to_dict(config),
+        "obs_space": describe(obs_space),
+        "action_space": describe(action_space),
+        "loss": None,
+        "updates": learner.updates,
+        "version": learner.version,
+    }
+    return tensors, state
+
+
+def restore_learner(learner: PPOLearner, checkpoint: Checkpoint) -> None:
+    """Puts weights, optimiser, statistics and chance back."""
+    try:
+        own = {**learner.step.tensors(), **learner.tensors()}
+        restore_weights(own, checkpoint.tensors, checkpoint.path)
+        learner.step.num_updates, learner.version = int(checkpoint.state["updates"]), int(checkpoint.state["version"])
+        learner.generator.set_state(checkpoint.tensors["random.learner"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"checkpoint {checkpoint.path} does not fit this run: {error!r}.") from error
+
+
 def restore(parts: PolicyParts, checkpoint: Checkpoint) -> str | None:
     """Puts a checkpoint back; the value says what could not go on exactly, None if everything does."""
     state, tensors = checkpoint.state, checkpoint.tensors
-    learner, actor = parts.learner, parts.actor
+    actor = parts.actor
+    restore_learner(parts.learner, checkpoint)
     try:
-        own = {**learner.step.tensors(), **learner.tensors()}
-        restore_weights(own, tensors, checkpoint.path)
-        learner.step.num_updates, learner.version = int(state["updates"]), int(state["version"])
-        learner.generator.set_state(tensors["random.learner"])
         actor.sampler.noise.go_to(tensors["random.drawn"].numpy())
         actor.episodes.set_state(state["episodes"])
         return _restore_lanes(parts, checkpoint)

@@ -12,7 +12,7 @@ from freewheel.actors.history import History
 from freewheel.actors.infer import Acts, Infer
 from freewheel.actors.sample import Sampler
 from freewheel.algos.make import make_algo
-from freewheel.config import Config, from_dict
+from freewheel.config import ON_POLICY, Config, from_dict
 from freewheel.errors import CheckpointError, ConfigError
 from freewheel.nets.build import build_net
 from freewheel.nets.flat import Flat
@@ -93,7 +93,7 @@ def policy_of(checkpoint: Checkpoint, body: Any = None) -> Policy:
         obs_space, action_space = (read_space(checkpoint.state[name]) for name in ("obs_space", "action_space"))
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise CheckpointError(f"checkpoint {checkpoint.path} is not one of a policy: {error}.") from error
-    if config.algo == "ppo":
+    if config.algo in ON_POLICY:
         actor, actions = build_actor(config, obs_space, action_space, body)
         _restore(actor, checkpoint)
         return Policy(Sampler(actor, actions, seed=0), config, obs_space, action_space)
