@@ -155,6 +155,9 @@ class Nursery:
 def command(folder: Path, env: str, settings: dict[str, Any]) -> Run:
     """`freewheel train` from its first instruction on, as a shell starts it."""
     folder.mkdir(parents=True, exist_ok=True)
+    # Tests in the background of a shell ignore Ctrl-C, and a child would too until it sets a handler of its own.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     mark = uuid.uuid4().hex
     words = ["train", env, "--preset", "none", "--json", "--quiet", *flags({**SMALL, **settings})]
     with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
