@@ -23,16 +23,18 @@ check: setup  ## formatting, lint, types
 	$(BIN)/ruff check src tests examples
 	$(BIN)/mypy
 
-bench: setup  ## measure, side by side with the peers that are installed (an hour or more)
+bench: setup  ## measure, side by side with the peers that are installed (hours)
 	$(BIN)/freewheel bench replay
 	$(BIN)/freewheel bench weights
 	$(BIN)/freewheel bench update
 	$(BIN)/freewheel bench dqn
+	$(BIN)/freewheel bench ppo
+	$(BIN)/freewheel bench worlds
 	$(BIN)/freewheel bench locks --plot build/bench-locks.svg
 	$(BIN)/freewheel bench speedup --plot build/bench-speedup.svg
 	$(BIN)/freewheel bench learn
 
-peers:  ## install the peers to measure against, in .venv-peers
+peers:  ## install the peers to measure against, in .venv-peers and beside it
 	bash scripts/peers.sh
 
 core-test:  ## all tests of the C++ core: schedules, ThreadSanitizer, AddressSanitizer (minutes)
@@ -42,13 +44,13 @@ FAULT ?= 10
 MINUTES ?= 30
 
 fault: setup  ## the fault tests with FAULT (10) times the counts of `make test`
-	FREEWHEEL_FAULT=$(FAULT) $(BIN)/python -m pytest tests/fault -o timeout=7200
+	FREEWHEEL_FAULT=$(FAULT) $(BIN)/python -m pytest tests/fault tests/memory/test_processes.py -o timeout=7200
 
 soak: setup  ## train for MINUTES (30) with a fault every minute; fails if anything grows or is lost
 	PYTHONPATH=scripts $(BIN)/python scripts/soak.py --minutes $(MINUTES)
 
 clean:  ## remove what was built and installed
-	rm -rf $(VENV) .venv-peers build core/tests/build
+	rm -rf $(VENV) .venv-peers .venv-peers-puffer .venv-peers-sf build core/tests/build
 
 $(VENV)/.packages: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.10 or newer is needed; PYTHON=... names another one."; exit 1; }

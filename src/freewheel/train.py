@@ -24,6 +24,7 @@ from freewheel.report.sink import Log, Sink
 from freewheel.report.tensorboard import TensorBoardLog
 from freewheel.run.callback import Callback, Moment
 from freewheel.run.checkpoint import Checkpoint, load_newest
+from freewheel.run.clip import Clips
 from freewheel.run.evaluate import evaluate
 from freewheel.run.folder import DEFAULT_ROOT, RunFolder, new_run, open_run
 from freewheel.run.job import Job
@@ -137,6 +138,7 @@ MAY_CHANGE = (
     "local.",
     "learner.compile",
     "learner.threads",
+    "learner.memory_format",
     "learner.precision",
     "learner.device",
     "learner.workers",
@@ -259,12 +261,14 @@ def _train(
             progress.note(why)
         if isinstance(made, Job) and made.why_world:
             progress.note(f"world.kind={made.config.world.kind}: {made.why_world}")
+        if isinstance(made, Job) and made.why_form:
+            progress.note(f"{made.why_form}.")
         if config.learner.precision != "fp32":
             progress.note(f"precision={made.precision}: {made.why_precision}.")
         if checkpoint is not None:
             _resume_at(checkpoint, moment, progress)
         runtime: Sequential | OnPolicy | Local
-        all_callbacks = [recorder, *callbacks]
+        all_callbacks = [recorder, *_clips(config, env), *callbacks]
         if isinstance(made, Job):
             made.checkpoints = folder.checkpoints
             local = LocalOnPolicy if made.is_on_policy else Local
@@ -288,6 +292,12 @@ def _train(
             result["eval_return_mean"] = _evaluated(runtime.infer(), config, env, is_quiet, signals)
         _tell(folder, progress, "finished" if moment.step >= config.steps else "stopped", moment, result)
     return Run(folder.path, config, result, recorder.episodes, signals.received, body, runtime.account())
+
+
+def _clips(config: Config, env: Any) -> list[Callback]:
+    if not (config.log.clip_every_steps and config.log.tensorboard):
+        return []
+    return [Clips(config.log.clip_every_steps, env=env)]
 
 
 def _tell(

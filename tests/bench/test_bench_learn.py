@@ -69,6 +69,7 @@ def test_the_table_is_the_one_that_was_asked_for() -> None:
         "MountainCar-v0/dqn": ("dqn", 120_000, -100.8, -125.0),
         "LunarLander-v3/dqn": ("dqn", 100_000, 154.0, 150.0),
         "CartPole-v1/ppo": ("ppo", 100_000, 500.0, 475.0),
+        "CartPole-v1/appo": ("appo", 130_000, 450.0, 450.0),
         "Acrobot-v1/ppo": ("ppo", 1_000_000, -73.5, -100.0),
         "LunarLander-v3/ppo": ("ppo", 1_000_000, 242.1, 200.0),
         "Pendulum-v1/ppo": ("ppo", 300_000, -172.2, -250.0),
@@ -83,9 +84,9 @@ def test_a_row_that_must_not_be_learned_fails_when_it_is() -> None:
     assert trained(row, -200.0, -200.0, -200.0).record()["most"] == -199.0
 
 
-def test_ppo_is_trained_in_turn() -> None:
-    for row in choose(("ppo",)):
-        assert row.in_runtime("local").given(0)["runtime"] == "sequential"
+def test_appo_is_trained_by_free_running_roles_whatever_was_asked_for() -> None:
+    (row,) = choose(("appo",))
+    assert row.in_runtime("sequential").given(0)["runtime"] == "local"
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
@@ -118,6 +119,7 @@ def test_rows_are_chosen_by_name_env_or_algorithm() -> None:
         "rainbow",
         "dqn_all",
         "ppo",
+        "appo",
     ]
     with pytest.raises(ConfigError, match=r"unknown row 'CartPole-v1/dqm'\. Did you mean 'CartPole-v1/dqn"):
         choose(("CartPole-v1/dqm",))

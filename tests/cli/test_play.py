@@ -237,3 +237,18 @@ def test_bad_input(run: Path, tmp_path: Path, figures: Figures, capsys: pytest.C
             figures(run, *words)
     assert main(["play", "nothing", "--root", str(tmp_path)]) == 2
     assert "ConfigError: there is no run 'nothing'" in capsys.readouterr().err
+
+
+def test_pictures_are_shown_as_the_network_sees_them(tmp_path: Path, figures: Figures) -> None:
+    small = {"net.hidden": (8,), "net.channels": (4,), "net.kernels": (8,), "net.strides": (8,), "world.stack": 2}
+    run = train(tmp_path, "freewheel/Catch-v0", **small, **{"learner.compile": "off"})
+    result = figures(run, "--to", tmp_path / "seen.gif")
+    assert (result["lengths"], result["frames"]) == ([11], 12)
+    with_panel, _ = read_gif(tmp_path / "seen.gif")
+    figures(run, "--out", tmp_path / "plain.gif", "--no-seen")
+    plain, _ = read_gif(tmp_path / "plain.gif")
+    assert plain[0].shape == (84, 84, 3)
+    height, width, _ = with_panel[0].shape
+    assert height > 84
+    assert width > 2 * 84
+    assert np.abs(with_panel[5][:84, :84].astype(int) - plain[5]).max() < 8, "the game stands at the left"

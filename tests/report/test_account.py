@@ -75,7 +75,8 @@ def test_the_learner_binds() -> None:
     assert found.binds == "learner"
     assert found.verdict == (
         "The learner binds: 96 % of its time is updates, and actors waited 71 % of theirs for it. "
-        "To go faster: --compile on, fewer updates per step (--learner.ratio, --ppo.epochs), or a smaller network."
+        "To go faster: compiled updates (--compile on) where they are eager, fewer of them per step (--learner.ratio, "
+        "--ppo.epochs), or a smaller network."
     )
     assert found.warnings == ()
 

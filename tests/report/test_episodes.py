@@ -13,7 +13,9 @@ from freewheel.report.episodes import Episode, Episodes
 
 
 def ended(*pairs: tuple[int, float]) -> SimpleNamespace:
-    return SimpleNamespace(lanes=np.array([p[0] for p in pairs]), reward=np.array([p[1] for p in pairs], np.float32))
+    return SimpleNamespace(
+        lanes=np.array([p[0] for p in pairs]), reward=np.array([p[1] for p in pairs], np.float32), goes_on=None
+    )
 
 
 def add(

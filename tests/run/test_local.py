@@ -134,6 +134,11 @@ def test_a_slack_has_no_effect_on_free_actors(tmp_path: Path) -> None:
         train(tmp_path, **{"local.free": True, "local.slack_steps": 50})
 
 
+def test_a_process_ahead_of_eager_updates_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"local\.ahead.*no effect: learner\.compile=off"):
+        train(tmp_path, **{"learner.compile": "off", "local.ahead": False})
+
+
 @pytest.mark.parametrize("runtime", ["sequential", "local"])
 def test_a_precision_that_was_asked_for_is_told_of(
     runtime: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

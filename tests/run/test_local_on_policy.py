@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 import freewheel
 from freewheel import Callback, Moment
@@ -89,6 +91,18 @@ def test_every_rollout_is_learned_from_and_no_row_is_older_than_it_may_be(
     assert len(run.episodes) > 10
 
 
+@pytest.mark.parametrize(("algo", "actors", "reuse"), [("ppo", 1, 0), ("appo", 2, 0), ("appo", 1, 2)])
+def test_whole_episodes_are_learned_from_while_others_run(tmp_path: Path, algo: str, actors: int, reuse: int) -> None:
+    settings: dict[str, Any] = {"rollout.collect": "episodes", "local.actors": actors}
+    run = train(tmp_path, algo, settings=settings | ({"rollout.reuse": reuse} if reuse else {}))
+    rollout = load_newest(run.folder / "checkpoints").state["rollout"]
+    assert (rollout["overwritten"], rollout["stale"], rollout["lost"]) == (0, 0, 0)
+    least = (
+        EPOCHS * MINIBATCHES * (run.result["steps"] // A_ROLLOUT - 8)
+    )  # what is in hand at the end is not learned from
+    assert run.result["updates"] >= least * (1 + reuse / 2)
+
+
 def test_statistics_of_observations_reach_the_actors_and_the_saved_policy(tmp_path: Path) -> None:
     settings = {"ppo.normalize_obs": True, "ppo.normalize_reward": True, "world.max_episode_steps": 30}
     run = train(tmp_path, "appo", "Pendulum-v1", steps=600, settings=settings)
@@ -154,6 +168,33 @@ def test_a_pool_of_envs_is_served_by_one_actor(tmp_path: Path) -> None:
     run = train(tmp_path, "appo", steps=600, settings={"world.kind": "pool", "world.workers": 2, "world.min_ready": 1})
     assert run.result["updates"] > 0
     assert load_newest(run.folder / "checkpoints").state["rollout"]["overwritten"] == 0
+
+
+class DiesOnce(CartPoleEnv):
+    """Takes its worker with it at its 20th step, if nobody has done so before."""
+
+    def __init__(self, mark: str) -> None:
+        super().__init__()
+        self.mark, self.taken = Path(mark), 0
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        if self.taken == 20 and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("runtime", ["local", "sequential"])
+def test_a_worker_of_a_pool_that_dies_is_told_of_and_its_episodes_are_counted(
+    tmp_path: Path, runtime: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"runtime": runtime, "world.kind": "pool", "world.workers": 2, "world.threads": 1}
+    settings |= {"world.kwargs": json.dumps({"mark": str(tmp_path / "died")})}
+    run = train(tmp_path, "ppo", DiesOnce, settings=settings)
+    assert run.result["steps"] >= 1500
+    assert "worker" in capfd.readouterr().err
+    assert 1 <= max(logged(run, "train/cut_episodes")) <= LANES
 
 
 def test_the_published_weights_are_evaluated_and_saved(tmp_path: Path) -> None:

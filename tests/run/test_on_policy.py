@@ -198,6 +198,8 @@ def test_actions_come_from_the_newest_weights(tmp_path: Path) -> None:
     [
         ({"replay.rows": 500}, "replay.rows.*no use"),
         ({"learner.ratio": 4.0}, "learner.ratio.*no use"),
+        ({"rollout.reuse": 1}, "rollout.reuse.*belongs to appo"),
+        ({"rollout.collect": "episodes", "learner.compile": "on"}, "rollouts of any length"),
         ({"explore.end": 0.1}, "explore.end.*no use"),
         ({"q.gamma": 0.9}, "q.gamma"),
         ({"checkpoint.replay": True}, "no replay"),

@@ -104,7 +104,7 @@ def test_an_unknown_id_gets_near_names() -> None:
     refused("CartPole", r"Did you mean CartPole-v1\?")
     refused("cartpole-v1", r"Did you mean CartPole-v1\?")
     refused("CartPoel-v1", r"Did you mean .*CartPole-v1")
-    refused("ALE/Xyzzy-v5", "ale_py:ALE/Pong-v5")
+    refused("Xyzzy-v5", "minigrid:MiniGrid-Empty-8x8-v0")
     refused("Cart Pole", "CartPole-v1")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from freewheel.bench.dqn_ours import order_of
 from freewheel.bench.harness import OURS
 from freewheel.bench.peers.dqn_settings import STEPS_PER_UPDATE
 from freewheel.bench.settings import DqnSettings, check_numbers, check_training
-from freewheel.bench.trainings import OURS_MODULE, Configuration, count, in_turns
+from freewheel.bench.trainings import HERE, OURS_MODULE, Configuration, count, in_turns, side_pythons
 from freewheel.errors import ConfigError
 
 CASES = ("dqn", "per", "iqn")
@@ -24,8 +23,6 @@ OWN_LOOPS = {"cleanrl-style": "peers.dqn_cleanrl_style"}
 PEERS = (*INSTALLED, *OWN_LOOPS)
 # CleanRL's script for DQN takes a single env and refuses more: so does the loop like it.
 ONE_ENV = ("cleanrl-style",)
-
-HERE = Path(sys.executable)
 
 
 def plan(settings: DqnSettings) -> list[Configuration]:
@@ -109,15 +106,4 @@ def theirs(kind: str, side: str, python: Path, module: str, settings: DqnSetting
 
 def peer_pythons(against: Sequence[str] | None) -> dict[str, tuple[Path, str]]:
     """Interpreter and module of each peer to run; those that are missing and were not asked for are told of."""
-    asked = list(PEERS) if against is None else installed.check_names(against, PEERS, "peer")
-    found: dict[str, tuple[Path, str]] = {}
-    wanted = [peer for peer in asked if peer in INSTALLED]
-    if wanted:
-        python = installed.find_python()
-        if python is None and against is None:
-            print(installed.HOW_TO_GET, file=sys.stderr)
-        else:
-            present = installed.choose(None if against is None else wanted, python, tuple(INSTALLED))
-            if python is not None:
-                found = {peer: (python, INSTALLED[peer]) for peer in wanted if peer in present}
-    return {peer: found.get(peer) or (HERE, OWN_LOOPS[peer]) for peer in asked if peer in found or peer in OWN_LOOPS}
+    return side_pythons(against, INSTALLED, OWN_LOOPS)

@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -17,18 +18,25 @@ HOW_TO_GET = "peers are not installed: run 'make peers'"
 LOOK_TIMEOUT_S = 60.0
 
 
-def find_python() -> Path | None:
-    """The peers' interpreter: of FREEWHEEL_PEERS, of the current directory, or of the repository."""
+def find_python(venv: str = "") -> Path | None:
+    """The peers' interpreter: of FREEWHEEL_PEERS, of the current directory, or of the repository.
+
+    `venv` is for those that have an environment of their own; it lies beside that of the others.
+    """
+    suffix = f"-{venv}" if venv else ""
     named = os.environ.get("FREEWHEEL_PEERS")
     if named:
-        python = Path(named).absolute() / "bin" / "python"
-        if not python.exists():
-            raise ConfigError(f"FREEWHEEL_PEERS={named} has no bin/python. Unset it or run 'make peers'.")
-        return python
+        folder = Path(named).absolute()
+        python = folder.with_name(folder.name + suffix) / "bin" / "python"
+        if python.exists():
+            return python
+        if venv:
+            return None
+        raise ConfigError(f"FREEWHEEL_PEERS={named} has no bin/python. Unset it or run 'make peers'.")
     repository = Path(__file__).parents[3]
     places = [Path.cwd()] + ([repository] if (repository / "pyproject.toml").exists() else [])
     for place in places:
-        python = place / FOLDER / "bin" / "python"
+        python = place / (FOLDER + suffix) / "bin" / "python"
         if python.exists():
             return python
     return None
@@ -71,6 +79,22 @@ def choose(asked: Sequence[str] | None, python: Path | None, known: Sequence[str
     if missing:
         raise ConfigError(f"{', '.join(missing)}: not in {python.parent.parent}. Run 'make peers'.")
     return present if asked is None else list(asked)
+
+
+def find_peers(asked: Sequence[str] | None, known: Sequence[str]) -> dict[str, Path]:
+    """The interpreter of each peer to run, in the order of `known`; those that are missing and were not asked for are told of."""
+    wanted = list(known) if asked is None else check_names(asked, known, "peer")
+    found: dict[str, Path] = {}
+    for venv in dict.fromkeys(PACKAGES[peer].venv for peer in wanted):
+        members = [peer for peer in wanted if PACKAGES[peer].venv == venv]
+        python = find_python(venv) if venv else find_python()
+        if python is None and asked is None:
+            print(f"{', '.join(members)}: {HOW_TO_GET}", file=sys.stderr)
+            continue
+        present = choose(None if asked is None else members, python, members)
+        if python is not None:
+            found |= dict.fromkeys(present, python)
+    return {peer: found[peer] for peer in wanted if peer in found}
 
 
 def check_names(names: Sequence[str], known: Iterable[str], what: str) -> list[str]:

@@ -164,6 +164,50 @@ class DqnSettings:
 
 
 @dataclass(frozen=True)
+class PpoSettings:
+    """Training by PPO from end to end: on CartPole-v1 ours against other projects' and APPO against PPO; on slow envs against their limit."""
+
+    against: Annotated[tuple[str, ...] | None, comma_list("PEER,PEER")] = None
+    """Peers to run: sb3, sbx, pufferlib, sample-factory, cleanrl-style; none; or all that 'make peers' has installed."""
+
+    cases: Annotated[tuple[str, ...] | None, comma_list("CASE,CASE")] = None
+    """Cases: ppo (against the peers), appo (against our own ppo), slow (2.4 ms a step, while PPO trains); or all."""
+
+    lanes: Annotated[tuple[int, ...], comma_list("LANES,LANES", int)] = (8, 64)
+    """Numbers of CartPole envs, for ours and for the peers."""
+
+    forms: Annotated[tuple[str, ...], comma_list("FORM,FORM")] = ("compiled", "eager")
+    """Forms of ours: compiled, eager."""
+
+    runtimes: Annotated[tuple[str, ...], comma_list("RUNTIME,RUNTIME")] = ("sequential", "local")
+    """Runtimes that our ppo is tried in; appo and the slow envs have local."""
+
+    worlds: Annotated[tuple[str, ...], comma_list("WORLD,WORLD")] = ("inline", "vector")
+    """Worlds that ours is tried with: inline, vector; the slow envs have auto."""
+
+    threads: Annotated[tuple[int, ...], comma_list("THREADS,THREADS", int)] = (1, 2)
+    """Numbers of threads that a peer is tried with."""
+
+    slow: Annotated[tuple[str, ...], comma_list("KIND,KIND")] = ("busy", "sleep")
+    """Slow envs: busy (computes), sleep (waits)."""
+
+    slow_lanes: Annotated[tuple[int, ...], comma_list("LANES,LANES", int)] = (25, 100, 200)
+    """Numbers of slow envs."""
+
+    rounds: int = 3
+    """Rounds; the first tries every configuration, the others repeat the two best of each side."""
+
+    seconds: float = 20.0
+    """Least length of each window; it begins and ends where a rollout was learned from."""
+
+    warm_s: float = 4.0
+    """How long training has been under way when the window opens."""
+
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the result as a JSON object on the last line."""
+
+
+@dataclass(frozen=True)
 class WorldsSettings:
     """Stepping many envs and nothing else: inline, pool, vector and auto against other projects' vector envs."""
 

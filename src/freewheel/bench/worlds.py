@@ -66,11 +66,9 @@ def run(settings: WorldsSettings) -> list[Case]:
 
 def find_peers(settings: WorldsSettings) -> dict[str, Path]:
     """Each way of stepping envs, with the interpreter that it runs in. Gymnasium comes with ours."""
-    python = installed.find_python()
     asked = None if settings.against is None else installed.check_names(settings.against, WAYS, "peer")
     others = None if asked is None else [name for name in asked if name != "gymnasium"] or ["none"]
-    found = installed.choose(others, python, [name for name in WAYS if name != "gymnasium"])
-    pythons = dict.fromkeys(found, python or Path(sys.executable))
+    pythons = installed.find_peers(others, [name for name in WAYS if name != "gymnasium"])
     if asked is None or "gymnasium" in asked:
         pythons = {"gymnasium": Path(sys.executable), **pythons}
     return {way: pythons[package] for package in WAYS if package in pythons for way in WAYS[package]}
@@ -112,8 +110,11 @@ def run_stage(plans: list[Plan], rivals: Rivals, settings: WorldsSettings, bar: 
 
 
 def open_ours(plan: Plan) -> tuple[World, str]:
-    env: Any = f"ale_py:{IDS['atari']}" if plan.env == "atari" else IDS.get(plan.env) or partial(make, plan.env)
-    config = WorldConfig(lanes=plan.lanes, kind=plan.kind)  # type: ignore[arg-type]
+    env: Any = IDS.get(plan.env) or partial(make, plan.env)
+    pictures: dict[str, Any] = {"image_size": 84, "grey": True, "skip": 4} if plan.env == "atari" else {}
+    if plan.env == "atari" and plan.kind == "vector":
+        pictures["kwargs"] = '{"num_threads": 0}'  # as many as it takes by itself
+    config = WorldConfig(lanes=plan.lanes, kind=plan.kind, **pictures)  # type: ignore[arg-type]
     choice = choose_world(env, config)
     return make_world(env, choice.config, 0), choice.reason
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import tyro
 
+from freewheel.bench.pixels_settings import PixelsSettings
 from freewheel.bench.settings import (
     DqnSettings,
     LearnSettings,
     LedgerSettings,
     LocksSettings,
+    PpoSettings,
     ReplaySettings,
     SpeedupSettings,
     UpdateSettings,
@@ -28,6 +30,8 @@ SETTINGS: dict[str, Callable[..., Any]] = {
     "ledger": LedgerSettings,
     "update": UpdateSettings,
     "dqn": DqnSettings,
+    "ppo": PpoSettings,
+    "pixels": PixelsSettings,
     "worlds": WorldsSettings,
     "locks": LocksSettings,
     "speedup": SpeedupSettings,

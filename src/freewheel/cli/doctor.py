@@ -39,7 +39,7 @@ class DoctorArgs(Config):
     env: tyro.conf.Suppress[str] = ""
 
     preset: str = "auto"
-    """auto: the env's own, if there is one; none; a preset's name; or a TOML file."""
+    """auto: the env's own or its family's, if there is one; none; a preset's name; a TOML file; or several with commas, of which later ones win."""
 
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print everything as a JSON object."""

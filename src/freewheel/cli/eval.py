@@ -113,7 +113,7 @@ def load_agent(args: RunArgs) -> Agent:
     for warning in checkpoint.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     policy = policy_of(checkpoint)
-    limit_threads(policy.config.learner.threads)
+    limit_threads(policy.config.learner.threads or 1)
     world = policy.config.world
     if args.kwargs is not None:
         world = dataclasses.replace(world, kwargs=args.kwargs)

@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from freewheel.cli.eval import Agent, RunArgs, check_episodes, check_spaces, load_agent
 from freewheel.errors import ConfigError, EnvError, FreewheelError
 from freewheel.run.film import Film, check_film
+
+if TYPE_CHECKING:
+    from freewheel.run.panel import Panel
 
 FPS = 30.0
 
@@ -28,10 +31,15 @@ class PlayArgs(RunArgs):
 
     A GIF keeps at most 50 frames per second, and of long films every second, fourth, ... frame only (64 million pixels in
     all), each shown longer: the film takes as long as the episodes. An MP4 keeps all frames. No window is opened.
+
+    Where observations are pictures, those that the network sees are shown beside the game, and the action it takes.
     """
 
-    out: Path | None = None
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["--to"])] = None
     """File that ends in .gif or .mp4; by default play.gif in the run's folder. An older one is replaced."""
+
+    seen: bool = True
+    """Of an env of pictures show what the network sees, too."""
 
     episodes: int = 1
     """How many, one after the other."""
@@ -83,6 +91,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[Take]]:
     from freewheel.report.progress import Progress
+    from freewheel.run.panel import Panel, names_of, shows_pictures
     from freewheel.run.parts import seed_of
     from freewheel.worlds.check import close_all
     from freewheel.worlds.seeds import episode_seed, lane_key
@@ -93,6 +102,8 @@ def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[T
     try:
         check_spaces(agent, env.observation_space, env.action_space)
         fps = args.fps or _fps_of(env)
+        is_shown = args.seen and shows_pictures(env.observation_space)
+        panel = Panel(agent.config.world.stack, names_of(env)) if is_shown else None
         takes = [Take() for _ in range(args.episodes)]
         with (
             Film(out, fps, args.size, agent.env) as film,
@@ -100,37 +111,46 @@ def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[T
         ):
             for number, take in enumerate(takes):
 
-                def show(take: Take = take) -> None:
+                def show(action: Any, take: Take = take) -> None:
                     with _env_speaks(agent.env, "render", env.spec):
                         frame = env.render()
+                    if panel is not None:
+                        film.check(frame)
+                        frame = panel.beside(frame, action)
                     film.add(frame)
                     progress.update(sum(each.length for each in takes), take.ret)
 
-                _play(agent, env, episode_seed(key, number), args.max_steps, take, show)
+                _play(agent, env, episode_seed(key, number), args.max_steps, take, panel, show)
             progress.close(sum(take.length for take in takes))
         return film, fps, takes
     finally:
         close_all(agent.env, [env])
 
 
-def _play(agent: Agent, env: Any, seed: int, max_steps: int, take: Take, show: Callable[[], None]) -> None:
+def _play(
+    agent: Agent, env: Any, seed: int, max_steps: int, take: Take, panel: Panel | None, show: Callable[[Any], None]
+) -> None:
     policy = agent.policy
     policy.reset()
     with _env_speaks(agent.env, "reset", env.spec):
         obs, _ = env.reset(seed=seed)
-    show()
+    if panel is not None:
+        panel.begin(obs)
     is_over = False
     while not is_over:
         if take.length == max_steps:
             take.is_cut = True
-            return
+            break
         action = policy.act(obs)
+        show(action)
         with _env_speaks(agent.env, "step", env.spec):
             obs, reward, terminated, truncated, _ = env.step(action)
             take.ret += float(reward)
         take.length += 1
         is_over = bool(terminated or truncated)
-        show()
+        if panel is not None:
+            panel.see(obs)
+    show(None)
 
 
 def _make(agent: Agent) -> Any:

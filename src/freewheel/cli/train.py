@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # What is said often, said shortly.
 SHORT = {
+    "--collect": "--rollout.collect",
     "--compile": "--learner.compile",
     "--free": "--local.free",
     "--lanes": "--world.lanes",
@@ -42,7 +43,7 @@ class TrainArgs(Config):
     env: tyro.conf.Suppress[str] = ""
 
     preset: str = "auto"
-    """auto: the env's own, if there is one; none; a preset's name; or a TOML file."""
+    """auto: the env's own or its family's, if there is one; none; a preset's name; a TOML file; or several with commas, of which later ones win."""
 
     resume: str | None = None
     """Go on with this run, by name or folder."""
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     named = given_names(words)
     args = tyro.cli(TrainArgs, prog="freewheel train ENV", args=words, default=_defaults(env, words))
     given = {name: value_of(args, name) for name in named if name in known()}
-    limit_threads(args.learner.threads)  # before torch is imported
+    limit_threads(args.learner.threads or 1)  # before torch is imported
     if args.runtime != "sequential" and (args.algo != "ppo" or args.runtime == "local"):
         from freewheel.run.guard import start_forkserver
 

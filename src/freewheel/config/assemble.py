@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import sys
 import types
 import typing
@@ -40,6 +41,13 @@ MEANINGS: dict[str, dict[str, Any]] = {
     # One rollout is collected while another is learned from: more would only be older.
     "appo": {**PPO, "rollout.max_lag": 1},
 }
+# What a body is usually made of, where it is asked for by name.
+BODIES: dict[str, dict[str, Any]] = {"impala": {"net.channels": (16, 32, 32), "net.hidden": (256,)}}
+# Presets for a whole family of envs, used where an env has none of its own.
+FAMILIES = {
+    r"(ale_py:)?(ALE/.+|\w+NoFrameskip-v\d)": "Atari",
+    r"SuperMarioBros.*|freewheel\.worlds\.mario:make": "Mario",
+}
 # Sections of a preset that hold for an algorithm beside its own.
 LIKE = {"appo": ("ppo",)}
 
@@ -59,20 +67,40 @@ def read_layers(env: str, given: Mapping[str, Any], preset: str) -> dict[str, An
     algo = str(given.get("algo", "dqn"))
     if algo not in typing.get_args(Algo):
         raise ConfigError(f"algo={algo!r} is not known{nearest(algo, typing.get_args(Algo))}")
-    return {**MEANINGS.get(algo, {}), **read_preset(env, algo, preset), **given, "algo": algo}
+    body = BODIES.get(str(given.get("net.body")), {})
+    return {**MEANINGS.get(algo, {}), **read_preset(env, algo, preset), **body, **given, "algo": algo}
 
 
 def read_preset(env: str, algo: str, preset: str) -> dict[str, Any]:
-    """A preset's settings for an algorithm: `auto` looks for the env's own, `none` gives none, else a name or a TOML file."""
-    if preset == "none":
-        return {}
-    path = Path(preset) if preset.endswith(".toml") else PRESETS / f"{env if preset == 'auto' else preset}.toml"
+    """The settings of a preset for an algorithm; of several with commas between them the later ones go before.
+
+    `auto` looks for the env's own or its family's, `none` gives none, else it is a name or a TOML file.
+    """
+    merged: dict[str, Any] = {}
+    for name in preset.split(","):
+        if (path := _find_preset(env, name.strip())) is not None:
+            merged |= _read_file(path, algo)
+    return merged
+
+
+def _find_preset(env: str, name: str) -> Path | None:
+    if name == "none":
+        return None
+    if name == "auto":
+        family = (preset for pattern, preset in FAMILIES.items() if re.fullmatch(pattern, env))
+        found = (PRESETS / f"{own}.toml" for own in (env, *family))
+        return next((path for path in found if path.is_file()), None)
+    if name.endswith(".toml"):
+        path = Path(name)
+    else:
+        written = {known.lower(): known for known in presets()}
+        path = PRESETS / f"{written.get(name.lower(), name)}.toml"
     if not path.is_file():
-        if preset == "auto":
-            return {}
-        raise ConfigError(
-            f"preset {preset!r} is neither a TOML file nor the name of a preset{nearest(preset, presets())}"
-        )
+        raise ConfigError(f"preset {name!r} is neither a TOML file nor the name of a preset{nearest(name, presets())}")
+    return path
+
+
+def _read_file(path: Path, algo: str) -> dict[str, Any]:
     try:
         sections = tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:

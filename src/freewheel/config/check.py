@@ -21,6 +21,9 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "world.threads": (0, 1024),
     "world.min_ready": (0, 4096),
     "world.stack": (1, 64),
+    "world.image_size": (0, 2048),
+    "world.skip": (1, 60),
+    "world.noop_max": (0, 10_000),
     "world.max_episode_steps": (0, None),
     "world.reward_clip": (0, None),
     "q.gamma": (0, 1),
@@ -44,6 +47,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "ppo.c_bar": (0, None),
     "rollout.rows": (1, 2**24),
     "rollout.max_lag": (0, None),
+    "rollout.reuse": (0, 1000),
     "explore.start": (0, 1),
     "explore.end": (0, 1),
     "explore.over_steps": (1, None),
@@ -70,7 +74,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "learner.clip_norm": (0, None),
     "learner.target_every_updates": (1, None),
     "learner.workers": (0, 64),
-    "learner.threads": (1, 1024),
+    "learner.threads": (0, 1024),
     "local.actors": (0, 1024),
     "local.slack_steps": (0, None),
     "local.prefetch": (1, 64),
@@ -80,6 +84,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "checkpoint.every_steps": (0, None),
     "checkpoint.keep": (1, None),
     "log.every_s": (0, None),
+    "log.clip_every_steps": (0, None),
 }
 ABOVE_ZERO = (
     "q.huber",
@@ -141,13 +146,13 @@ def _check_net(config: Config) -> None:
     for name in ("hidden", "channels", "kernels", "strides"):
         if any(width < 1 for width in getattr(net, name)):
             raise ConfigError(f"net.{name}={getattr(net, name)} must hold numbers of at least 1.")
-    if len({len(net.channels), len(net.kernels), len(net.strides)}) != 1:
+    if net.body != "impala" and len({len(net.channels), len(net.kernels), len(net.strides)}) != 1:
         raise ConfigError(
             f"net.channels={net.channels}, net.kernels={net.kernels} and net.strides={net.strides} must be as many: "
             "one of each per convolution."
         )
-    if net.body not in ("auto", "mlp", "cnn") and ":" not in net.body:
-        raise ConfigError(f"net.body={net.body!r} must be mlp, cnn, auto or module:name.")
+    if net.body not in ("auto", "mlp", "cnn", "impala") and ":" not in net.body:
+        raise ConfigError(f"net.body={net.body!r} must be mlp, cnn, impala, auto or module:name.")
     if q.v_min >= q.v_max:
         raise ConfigError(f"q.v_min={q.v_min} must be below q.v_max={q.v_max}.")
 
@@ -159,9 +164,14 @@ def _check_ppo(config: Config) -> None:
             f"rollout.rows={rows} times world.lanes={lanes} gives {rows * lanes} rows, which ppo.minibatches={minibatches} "
             "must divide into equal parts of at least 2. Change one of them."
         )
-    if config.net.norm == "batch":
+    if config.rollout.collect == "episodes" and config.learner.compile == "on":
         raise ConfigError(
-            f"net.norm=batch would make a policy depend on which rows are looked at together, and {config.algo} compares it with itself. "
+            "rollout.collect=episodes gives rollouts of any length, and learner.compile=on makes updates of one length. "
+            "Set learner.compile to auto or off, or rollout.collect to rows."
+        )
+    if config.net.norm.startswith("batch"):
+        raise ConfigError(
+            f"net.norm={config.net.norm} would make a policy depend on which rows are looked at together, and {config.algo} compares it with itself. "
             "Set net.norm to layer or none."
         )
     if config.net.complete:
@@ -239,6 +249,7 @@ def unused(config: Config) -> dict[str, str]:
     add(algo != "iqn", f"it belongs to iqn, and algo={algo}", *taus)
     add(algo not in ("c51", "rainbow"), f"it belongs to c51, and algo={algo}", "q.num_atoms", "q.v_min", "q.v_max")
     add(not q.noisy, "q.noisy is off", "q.noisy_sigma")
+    add(not config.log.tensorboard, "log.tensorboard is off", "log.clip_every_steps")
     ladder = ("explore.ladder_base", "explore.ladder_power")
     add(explore.schedule != "ladder", f"explore.schedule={explore.schedule}", *ladder)
     add(explore.schedule == "constant", "explore.schedule=constant", "explore.start", "explore.over_steps")
@@ -254,19 +265,27 @@ def unused(config: Config) -> dict[str, str]:
     add(learner.optimizer != "adamw", f"learner.optimizer={learner.optimizer}", "learner.weight_decay")
     pool_only = ("world.workers", "world.threads", "world.min_ready", "world.ready_wait_s")
     add(config.world.kind in ("inline", "vector"), f"world.kind={config.world.kind} is no pool", *pool_only)
+    add(learner.compile == "off", "learner.compile=off, and it helps compiled updates", "local.ahead")
     add(config.local.free, "local.free lets actors run on", "local.slack_steps")
     convolutions = ("net.channels", "net.kernels", "net.strides", "net.conv_bias")
-    add(config.net.body == "mlp", "net.body=mlp", *convolutions)
-    add(config.net.body == "cnn", "net.body=cnn", "net.rescale")
+    add(config.net.body == "mlp", "net.body=mlp", *convolutions, "learner.memory_format")
+    add(config.net.body in ("cnn", "impala"), f"net.body={config.net.body}", "net.rescale")
+    add(config.net.body == "impala", "net.body=impala has kernels of its own", "net.kernels", "net.strides")
     layers = ("net.hidden", "net.rescale", "net.activation", "net.norm", "net.init")
-    add(":" in config.net.body, f"net.body={config.net.body} is a network of yours", *convolutions, *layers)
+    add(
+        ":" in config.net.body,
+        f"net.body={config.net.body} is a network of yours",
+        *convolutions,
+        *layers,
+        "learner.memory_format",
+    )
     add(":" not in config.net.body, f"net.body={config.net.body} is one of ours", "net.complete")
     return found
 
 
 # What a learner of values has and PPO has not.
 NOT_PPO_LEARNER = ("batch_size", "ratio", "updates_per_call", "accumulate", "target_every_updates", "tau")
-NOT_PPO_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s", "ahead")
+NOT_PPO_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s", "ahead", "act_precision")
 
 
 def _of_other_algorithms(config: Config) -> dict[str, str]:
@@ -283,7 +302,7 @@ def _of_other_algorithms(config: Config) -> dict[str, str]:
     found |= dict.fromkeys((f"local.{name}" for name in NOT_PPO_LOCAL), f"algo={algo} publishes after each rollout")
     found |= dict.fromkeys(("local.free", "local.slack_steps"), f"algo={algo} goes by rollout.max_lag")
     if algo != "appo":
-        found |= dict.fromkeys(("ppo.rho_bar", "ppo.c_bar"), f"it belongs to appo, and algo={algo}")
+        found |= dict.fromkeys(("ppo.rho_bar", "ppo.c_bar", "rollout.reuse"), f"it belongs to appo, and algo={algo}")
     return found
 
 

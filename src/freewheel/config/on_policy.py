@@ -71,3 +71,9 @@ class RolloutConfig:
 
     max_lag: int = 4
     """Rows of a policy that is more rollouts old than this are left out and counted. With appo actors stop before: so far ahead they may be, and it is 1."""
+
+    collect: Literal["rows", "episodes"] = "rows"
+    """rows: a rollout is complete when it has its rows, wherever episodes stand; episodes: when whole episodes have that many, and it has all that ended."""
+
+    reuse: int = 0
+    """appo: newest rollouts that are kept and learned from again beside each new one, corrected by V-trace."""

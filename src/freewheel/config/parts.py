@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from freewheel.config.image import ImageConfig
 from freewheel.config.on_policy import PPOConfig, RolloutConfig
 
 Algo = Literal["dqn", "qrdqn", "iqn", "c51", "rainbow", "ppo", "appo"]
@@ -12,7 +13,7 @@ Runtime = Literal["auto", "local", "sequential"]
 
 
 @dataclass(frozen=True)
-class WorldConfig:
+class WorldConfig(ImageConfig):
     """Where experience comes from."""
 
     lanes: int = 8
@@ -57,7 +58,7 @@ class NetConfig:
     """The network's body."""
 
     body: str = "auto"
-    """mlp, cnn, auto (cnn for images, else mlp), or module:name that makes an nn.Module from the observation space."""
+    """mlp, cnn, impala (for images, with residual blocks), auto (cnn for images, else mlp), or module:name that makes an nn.Module from the observation space."""
 
     complete: bool = False
     """The module that body names gives action values itself: no head is put on it."""
@@ -69,7 +70,7 @@ class NetConfig:
     """mlp: map numbers to -1..1 by the bounds that the observation space gives them."""
 
     channels: tuple[int, ...] = (32, 64, 64)
-    """cnn: channels of the convolutions."""
+    """cnn: channels of the convolutions; impala: of its sections, 16, 32, 32 if nobody says."""
 
     kernels: tuple[int, ...] = (8, 4, 3)
     """cnn: kernel sizes."""
@@ -78,13 +79,13 @@ class NetConfig:
     """cnn: strides."""
 
     conv_bias: bool = True
-    """cnn: convolutions have a bias."""
+    """cnn, impala: convolutions have a bias."""
 
     activation: Literal["relu", "tanh", "elu", "gelu", "silu"] = "relu"
     """Between layers."""
 
-    norm: Literal["none", "layer", "batch"] = "none"
-    """Normalisation after each layer of the body."""
+    norm: Literal["none", "layer", "batch", "batch_conv"] = "none"
+    """Normalisation after each layer of the body; batch_conv after convolutions alone."""
 
     init: Literal["default", "orthogonal", "he", "xavier"] = "default"
     """How weights begin; default is torch's own."""
@@ -274,8 +275,11 @@ class LearnerConfig:
     workers: int = 0
     """Processes that share the gradient of each batch; 0 measures one against one per core, where an update takes long, and takes the faster."""
 
-    threads: int = 1
-    """Threads of torch in the learner."""
+    memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
+    """cnn, impala: how the learner's images lie in memory, channel by channel or pixel by pixel; the results are the same. auto takes the faster."""
+
+    threads: int = 0
+    """Threads of torch in the learner; 0 chooses: 1, for images as many as are fastest."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where the learner computes; auto takes the fastest there is."""
@@ -302,6 +306,9 @@ class LocalConfig:
 
     publish_every_s: float = 0.1
     """Seconds after which a version is published although fewer updates were made."""
+
+    act_precision: Literal["fp32", "int8"] = "fp32"
+    """Numbers that actors work with; int8 is for linear maps alone, and told with its speed and how often it chooses the same."""
 
     ahead: bool = True
     """A process of its own shows the next batches to the target network, once updates are compiled; with more than one core."""
@@ -351,6 +358,9 @@ class LogConfig:
 
     every_s: float = 1.0
     """Seconds between two lines of metrics."""
+
+    clip_every_steps: int = 0
+    """Film a greedy episode for TensorBoard at the first checkpoint after every so many steps; 0 never does."""
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,16 @@ import torch
 from torch import Tensor
 
 from freewheel.config import LearnerConfig
+from freewheel.errors import Diverged
 
 # Keeps a gradient of norm 0 from being divided by it.
 CLIP_EPS = 1e-6
 # Powers of two, which change no digit of a number; at 1 the gradient is as the loss made it.
 FIRST_SCALE, LEAST_SCALE, MOST_SCALE = 2.0**16, 1.0, 2.0**24
+# Numbers that an eager step works on at a time: what lies between its operations stays in the cache.
+PIECE = 1 << 16
+# Bad updates in a row after which nothing good can be hoped for.
+MOST_BAD = 10
 # Good updates in a row after which twice the scale is tried.
 GROW_AFTER = 2000
 
@@ -56,8 +61,11 @@ class Adam:
         self.config, self.num_params, self.is_scaled = config, num_params, is_scaled
         self._betas = torch.tensor([config.beta1, config.beta2], device=device)
 
-    def __call__(self, state: State, lr: Tensor, gradient: Tensor, loss: Tensor) -> Tensor:
-        """The norm before clipping. Masked: where loss or gradient is not finite every factor is 0 and nothing changes."""
+    def __call__(self, state: State, lr: Tensor, gradient: Tensor, loss: Tensor, piece: int = 0) -> Tensor:
+        """The norm before clipping. Masked: where loss or gradient is not finite every factor is 0 and nothing changes.
+
+        With a `piece` the numbers are stepped so many at a time, else all at once, as a compiled graph wants it.
+        """
         config = self.config
         if self.is_scaled:  # before the norm: what is clipped is the true gradient
             gradient = gradient / state.scale
@@ -74,7 +82,7 @@ class Adam:
         clip = (config.clip_norm / (norm + CLIP_EPS)).clamp(max=1.0) if config.clip_norm > 0 else torch.ones_like(norm)
         # Stacked, so that a compiled graph works these out once and not for every weight.
         rate = lr * good
-        clip, take_mean, take_square, rate, spread, keep = torch.stack(
+        factors = torch.stack(
             [
                 clip,
                 good * (1 - config.beta1),
@@ -84,20 +92,41 @@ class Adam:
                 1 - rate * config.weight_decay,
             ]
         )
-        gradient = torch.where(is_good, gradient * clip, 0.0)
-        params = state.weights[: self.num_params]
-        state.mean.lerp_(gradient, take_mean)
-        state.square.lerp_(gradient.square(), take_square)
-        if config.optimizer == "adamw":
-            params.mul_(keep)
-        params.sub_(rate * state.mean / (state.square.sqrt() * spread + config.adam_eps))
+        vectors = state.weights[: self.num_params], state.mean, state.square, gradient
+        if not 0 < piece < self.num_params:
+            self._step(*vectors, is_good, factors)
+            return norm
+        pieces = [torch.split(vector, piece) for vector in vectors]
+        for params, mean, square, part in zip(*pieces, strict=True):
+            self._step(params, mean, square, part, is_good, factors)
         return norm
+
+    def _step(
+        self, params: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, is_good: Tensor, factors: Tensor
+    ) -> None:
+        clip, take_mean, take_square, rate, spread, keep = factors
+        gradient = torch.where(is_good, gradient * clip, 0.0)
+        mean.lerp_(gradient, take_mean)
+        square.lerp_(gradient.square(), take_square)
+        if self.config.optimizer == "adamw":
+            params.mul_(keep)
+        params.sub_(rate * mean / (square.sqrt() * spread + self.config.adam_eps))
 
     def _counts(self, state: State, norm: Tensor, loss: Tensor) -> Tensor | int:
         """Whether a bad update counts as one: not while a smaller scale may cure it."""
         if not self.is_scaled:
             return 1
         return torch.isfinite(norm) | ~torch.isfinite(loss) | (state.scale <= LEAST_SCALE)
+
+
+def check_finite(state: State, updates: int, lr: float) -> None:
+    bad = int(state.bad_in_row)
+    if bad >= MOST_BAD:
+        raise Diverged(
+            f"the loss or its gradient was not finite in {bad} updates in a row (update {updates:,}, learning rate {lr:.2g}). "
+            "The weights are those before them. Lower learner.lr, set learner.clip_norm, or bound rewards with "
+            "world.reward_scale or world.reward_clip."
+        )
 
 
 def _rescale(state: State, is_good: Tensor, is_loss_finite: Tensor) -> None:

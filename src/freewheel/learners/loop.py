@@ -12,20 +12,19 @@ import torch
 from torch import Tensor
 
 from freewheel.config import Config
-from freewheel.errors import Diverged
+from freewheel.learners.adam import check_finite
 from freewheel.learners.ahead import DEPTH, Ahead
 from freewheel.learners.nested import Nested, nth, rows_at
 from freewheel.learners.ratio import Ratio
 from freewheel.learners.schedule import lr_at
 from freewheel.learners.step import Step, Updated, seen_later
+from freewheel.learners.transfer import Moving, Transfer
 from freewheel.memory.replay import Batch, Replay
 from freewheel.report.ledger import Page
 from freewheel.report.phases import PHASES
 
-SAMPLE, COMPUTE, PRIORITIES = (PHASES.index(name) for name in ("sample", "compute", "priorities"))
+SAMPLE, TRANSFER, COMPUTE, PRIORITIES = (PHASES.index(name) for name in ("sample", "transfer", "compute", "priorities"))
 USED = ("obs", "action", "next_obs", "reward", "discount", "weight")
-# Bad updates in a row after which nothing good can be hoped for.
-MOST_BAD = 10
 LEAST_PRIORITY = 1e-6
 
 
@@ -37,6 +36,7 @@ class Drawn:
     given: list[dict[str, Any]]
     draws: list[dict[str, Tensor]]
     number: int = 0
+    moving: Moving | None = None  # the same on its way to the device
 
 
 class Learner:
@@ -63,6 +63,9 @@ class Learner:
         self._kept: dict[int, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
         # Calls of the step that one draw from the replay serves.
         self.num_groups = replay.batch_size // (config.learner.batch_size * step.unrolled)
+        # In turn a batch that was drawn before its time would be missing from a checkpoint.
+        is_ahead_on_device = step.device.type == "cuda" and config.runtime == "local"
+        self._transfer = Transfer(step.device) if is_ahead_on_device else None
         self._has_draws = bool(step.algo.draws(1, torch.Generator()))
 
     @property
@@ -87,18 +90,22 @@ class Learner:
             enter(SAMPLE)
             drawn = self._next(beta)
             later = self._later_of(drawn)
+            given = drawn.given
+            if self._transfer is not None and drawn.moving is not None:
+                enter(TRANSFER)
+                given = self._transfer.finish(drawn.moving)
             enter(COMPUTE)
             each = []
             for i in range(self.num_groups):
                 self.lr = lr_at(self.config.learner, step.num_updates, share_done)
-                each.append(step.update(drawn.given[i], drawn.draws[i], self.lr, later[i]))
+                each.append(step.update(given[i], drawn.draws[i], self.lr, later[i]))
             self.last = each[-1]
             updates += self.num_groups * step.unrolled
             if self.replay.prioritized:
                 enter(PRIORITIES)
                 self._set_priorities(drawn.batch, each)
         self.update_s = (time.perf_counter() - begun) / self.config.learner.updates_per_call
-        self._check()
+        check_finite(step.state, self.updates, self.lr)
         return self.config.learner.updates_per_call
 
     def go_ahead(self, ahead: Ahead) -> None:
@@ -107,8 +114,9 @@ class Learner:
         ahead.move(self.step.state.target)
 
     def _next(self, beta: float) -> Drawn:
-        """What is trained on next. With a process ahead, those after it are drawn and shown to it first."""
-        while len(self._drawn_before) <= (DEPTH if self.ahead else 0):
+        """What is trained on next. With a process ahead, those after it are drawn and shown to it first; with a CUDA device,
+        the one after it is on its way there."""
+        while len(self._drawn_before) <= (DEPTH if self.ahead else int(self._transfer is not None)):
             batch = self.replay.sample(beta)
             if self._looks:
                 self._look(batch)
@@ -116,6 +124,8 @@ class Learner:
             drawn = Drawn(batch, given, draws)
             if self.ahead:
                 drawn.number = self.ahead.show([seen_later(*one) for one in zip(given, draws, strict=True)])
+            if self._transfer is not None:
+                drawn.moving = self._transfer.start(given)
             self._drawn_before.append(drawn)
         return self._drawn_before.popleft()
 
@@ -135,6 +145,11 @@ class Learner:
         """What looked wrong about the first batch, once."""
         doubt, self.doubt = self.doubt or "", self.doubt and ""
         return doubt
+
+    def take_notes(self) -> list[str]:
+        """What the user should read about the updates, once."""
+        notes, self.step.notes = self.step.notes, []
+        return notes
 
     def figures(self) -> dict[str, float]:
         """For the log: of the newest update."""
@@ -197,15 +212,6 @@ class Learner:
         # A row that was predicted exactly, or whose error is no number, keeps a small chance.
         priorities = torch.nan_to_num(priorities, 0.0, 0.0, 0.0) + LEAST_PRIORITY
         self.replay.update_priorities(batch, priorities)
-
-    def _check(self) -> None:
-        bad = int(self.step.state.bad_in_row)
-        if bad >= MOST_BAD:
-            raise Diverged(
-                f"the loss or its gradient was not finite in {bad} updates in a row (update {self.updates:,}, learning rate "
-                f"{self.lr:.2g}). The weights are those before them. Lower learner.lr, set learner.clip_norm, or bound rewards "
-                "with world.reward_scale or world.reward_clip."
-            )
 
 
 def doubtful(batch: Batch) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,8 +16,7 @@ from freewheel.algos.gae import advantages, explained
 from freewheel.algos.ppo import FIGURES
 from freewheel.algos.vtrace import vtrace
 from freewheel.config import Config
-from freewheel.errors import Diverged
-from freewheel.learners.loop import MOST_BAD
+from freewheel.learners.adam import check_finite
 from freewheel.learners.nested import mapped
 from freewheel.learners.ppo_step import PPOStep, Updated
 from freewheel.learners.running import RewardScale, Running
@@ -40,7 +40,8 @@ class PPOLearner:
         self.version = 0
         self.last: Updated | None = None
         self.lr, self.clip = config.learner.lr, config.ppo.clip
-        self.epochs_done = 0  # of the newest rollout
+        self.epochs_done = self.samples_done = 0  # of the newest rollout; samples are rows that updates were made with
+        self._kept: deque[Collected] = deque(maxlen=config.rollout.reuse)  # earlier rollouts, the newest last
         self.update_s = 0.0
         # A rollout may take long: called before each call of the step, and asked after each epoch whether there is time for more.
         self.beat: Callable[[], None] = lambda: None
@@ -71,18 +72,23 @@ class PPOLearner:
         begun, before = time.perf_counter(), self.updates
         share_done = min(max(steps - self.rollout.num_rows, 0) / self.config.steps, 1.0)
         self.clip = self.config.ppo.clip * (1 - share_done if self.config.ppo.clip_schedule == "linear" else 1.0)
-        batch = self.prepared(rows)
-        self.epochs_done = 0
+        if self.reward_scale is not None:
+            rows.reward = self.reward_scale(rows)
+        fresh = self.prepared(rows)
+        batch = _joined([fresh, *(self.prepared(earlier) for earlier in self._kept)]) if self._kept else fresh
+        self._kept.append(rows)
+        self.epochs_done = self.samples_done = 0
         for _ in range(self.config.ppo.epochs):
             kl = self._epoch(batch, share_done)
             self.epochs_done += 1
+            self.samples_done += len(batch["log_prob"])
             if 0 < self.config.ppo.target_kl < kl or self.is_hurried():
                 break
-        self._see(batch["obs"])
+        self._see(fresh["obs"])
         self.version += 1
         self.update_s = (time.perf_counter() - begun) / (self.updates - before)
         self._lag, self._oldest = float(rows.lag.mean()), float(rows.lag.max())
-        self._check()
+        check_finite(self.step.state, self.updates, self.lr)
         return True
 
     def prepared(self, rows: Collected) -> dict[str, Any]:
@@ -90,12 +96,11 @@ class PPOLearner:
         ppo = self.config.ppo
         if len(rows.final_at[0]):
             rows.next_value[rows.final_at] = self._values(rows.final_obs)
-        reward = rows.reward if self.reward_scale is None else self.reward_scale(rows)
         if self.config.algo == "appo":
-            value, log_prob, goal, advantage = self._corrected(rows, reward)
+            value, log_prob, goal, advantage = self._corrected(rows)
         else:
             advantage = advantages(
-                reward, rows.value, rows.next_value, rows.terminated, rows.goes_on, ppo.gamma, ppo.gae_lambda
+                rows.reward, rows.value, rows.next_value, rows.terminated, rows.goes_on, ppo.gamma, ppo.gae_lambda
             )
             value, log_prob, advantage = rows.value[rows.kept], rows.log_prob, advantage[rows.kept]
             goal = value + advantage
@@ -106,7 +111,7 @@ class PPOLearner:
         made: dict[str, Any] = {"obs": as_tensors(rows.obs), "action": torch.from_numpy(rows.action)}
         return made | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
 
-    def _corrected(self, rows: Collected, reward: Array) -> tuple[Array, Array, Array, Array]:
+    def _corrected(self, rows: Collected) -> tuple[Array, Array, Array, Array]:
         """Values, log-chances, goals and advantages of the kept rows, by the weights as they are before the first update.
 
         Only where a lane is cut at an outcome that is in no row yet, the value is that of the actor which holds it.
@@ -121,7 +126,7 @@ class PPOLearner:
         after = np.array(rows.next_value)
         after[:, :-1] = np.where(rows.goes_on[:, :-1], value[:, 1:], after[:, :-1])
         goal, advantage = vtrace(
-            reward,
+            rows.reward,
             value,
             after,
             rows.terminated,
@@ -181,9 +186,9 @@ class PPOLearner:
 
     def _epoch(self, batch: Mapping[str, Any], share_done: float) -> float:
         """One pass over all rows in a new order; how far the policy is from the one that acted, over the epoch."""
-        order = torch.randperm(self.rollout.num_rows, generator=self.generator)
+        order = torch.randperm(len(batch["log_prob"]), generator=self.generator)
         each = []
-        for rows in torch.split(order, self._rows_per_call()):
+        for rows in torch.tensor_split(order, max(round(len(order) / self._rows_per_call()), 1)):
             self.beat()
             self._enter(SAMPLE)
             drawn = self._stacked(mapped(batch, partial(_picked, rows=rows)))
@@ -223,18 +228,20 @@ class PPOLearner:
             norm.mean.copy_(self.obs_stats.mean)
             norm.var.copy_(self.obs_stats.var)
 
-    def _check(self) -> None:
-        bad = int(self.step.state.bad_in_row)
-        if bad >= MOST_BAD:
-            raise Diverged(
-                f"the loss or its gradient was not finite in {bad} updates in a row (update {self.updates:,}, learning rate "
-                f"{self.lr:.2g}). The weights are those before them. Lower learner.lr, set learner.clip_norm, or bound rewards "
-                "with world.reward_scale or world.reward_clip."
-            )
-
 
 def _picked(tensor: Tensor, rows: Tensor) -> Tensor:
     return tensor.index_select(0, rows)
+
+
+def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """All rows of several batches, one after the other."""
+    first = parts[0]
+    return {
+        name: _joined([part[name] for part in parts])
+        if isinstance(first[name], Mapping)
+        else torch.cat([part[name] for part in parts])
+        for name in first
+    }
 
 
 def _cut(obs: Obs, first: int, end: int) -> Obs:

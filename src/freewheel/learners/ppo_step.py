@@ -14,7 +14,7 @@ from torch.func import functional_call, grad_and_value
 from freewheel.algos.ppo import PPO
 from freewheel.config import LearnerConfig
 from freewheel.learners import package
-from freewheel.learners.adam import Adam, State
+from freewheel.learners.adam import PIECE, Adam, State
 from freewheel.learners.nested import filled, leaves, nth
 from freewheel.learners.package import Function
 from freewheel.nets.actor_critic import ActorCritic
@@ -80,7 +80,7 @@ class PPOStep:
         loss, figures = self.ppo.loss(self.net(batch["obs"]), batch, self._clip)
         each = torch.autograd.grad(loss, self._params, materialize_grads=True)
         gradient, loss = torch.cat([part.reshape(-1) for part in each]), loss.detach()
-        return Updated(loss, self._apply(self.state, self._lr, gradient, loss), figures)
+        return Updated(loss, self._apply(self.state, self._lr, gradient, loss, PIECE), figures)
 
     def _flat_function(self, batch: Batch) -> Function:
         """The updates of one call with tensors alone going in and coming out."""

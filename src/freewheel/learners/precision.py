@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from freewheel.learners.package import cache_folder, cpu
+from freewheel.learners import remembered
+from freewheel.learners.package import cpu
 
 TRIED = ("bf16", "fp16")
+FILE = "precision"
 PROBE_TIMEOUT_S = 60.0
 # Only a clear gain is worth fewer digits: a probe's time varies by a few percent from one to the next.
 LEAST_GAIN = 1.1
@@ -52,7 +51,7 @@ def tried(precision: str, device: str) -> Found:
         return known[name]
     found, is_certain = probe(precision, device)
     if is_certain:
-        _remember(known | {name: found})
+        remembered.write(FILE, known | {name: found})
     return found
 
 
@@ -96,34 +95,12 @@ def _machine(device: str) -> str:
     return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
 
 
-def _file() -> Path:
-    return cache_folder() / "precision.json"
-
-
 def _known() -> dict[str, Found]:
     """Whatever in the file is not what we write is left out."""
-    try:
-        read = json.loads(_file().read_text())
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(read, dict):
-        return {}
-    return {name: found for name, found in read.items() if _is_whole(found)}
+    return {name: found for name, found in remembered.read(FILE).items() if _is_whole(found)}
 
 
 def _is_whole(found: Any) -> bool:
     if not isinstance(found, dict):
         return False
     return isinstance(found.get("speed"), float) or isinstance(found.get("why"), str)
-
-
-def _remember(known: dict[str, Found]) -> None:
-    """Where nothing can be written the next run tries again."""
-    temp = _file().with_name(f".precision-{os.getpid()}")
-    try:
-        temp.parent.mkdir(parents=True, exist_ok=True)
-        temp.write_text(json.dumps(known))
-        os.replace(temp, _file())
-    except OSError:
-        with suppress(OSError):
-            temp.unlink(missing_ok=True)

@@ -20,11 +20,12 @@ from torch.func import functional_call, grad_and_value
 from freewheel.algos.algo import Algo, Batch, Draws, Outcome
 from freewheel.config import LearnerConfig
 from freewheel.errors import ConfigError
-from freewheel.learners import package
-from freewheel.learners.adam import Adam, State
+from freewheel.learners import memory, package
+from freewheel.learners.adam import PIECE, Adam, State
 from freewheel.learners.nested import Nested, filled, leaves, mapped, moved, nth, num_rows, parts_of, rows_of
 from freewheel.learners.package import Function
 from freewheel.nets.flat import Flat
+from freewheel.nets.inputs import set_memory_format
 
 # Updates in one compiled graph: 8 share the cost of a call; more only take longer to compile.
 MOST_UNROLLED = 8
@@ -68,10 +69,11 @@ class Step:
         *,
         unrolled: int = 1,
         precision: str = "fp32",
+        memory_format: str = "contiguous",
         device: torch.device | str = "cpu",
     ) -> None:
-        """`precision` is fp32, bf16 or fp16; what "auto" means is found out by whoever builds the step."""
-        self.algo, self.config, self.unrolled, self.precision = algo, config, unrolled, precision
+        """`precision` is fp32, bf16 or fp16, `memory_format` contiguous or channels_last: whoever builds the step finds out what "auto" means."""
+        self.algo, self.config, self.unrolled = algo, config, unrolled
         self.device = torch.device(device)
         net = net.to(self.device)
         self.flat = Flat(net)
@@ -81,20 +83,26 @@ class Step:
         # BatchNorm takes its statistics only from the rows that are trained on, not when it chooses or values.
         self.eval_net = self.flat.bind(copy.deepcopy(net), weights).eval().requires_grad_(False)
         self.net = self.flat.bind(net, weights).train()
+        self.take_form(precision, memory_format)
+        # Parts that a batch is worked off in: as asked for, and more once memory has run out.
+        self.num_parts = config.accumulate
+        self.notes: list[str] = []  # what the user should read
         self._params = list(self.net.parameters())
         self.num_updates = 0
         # Who works out the gradient of one batch: this process alone, or a team.
         self.gradient_by: Callable[[Batch, Draws], Gradient] = self.gradient
-        self._dtype = DTYPES[precision]
         self._apply = Adam(config, self.flat.num_params, self.device, is_scaled=precision == "fp16")
+        self._piece = PIECE if self.device.type == "cpu" else 0
         self._lr = torch.zeros((), device=self.device)
         self._compiled: Function | None = None
         self._later: Function | None = None
         self.num_moves = 0  # of the target
         # A graph moves the target between its updates; after its last one Python can do it, without a cost to the others.
         self._moves_in_graph = config.target_every_updates % unrolled != 0
+        # A graph of a batch in parts would hold the network as many times: one part's gradient is compiled, and called for each.
+        self._is_by_parts = config.accumulate > 1
         # Where the target stands still during a call, what it says can be worked out for all its updates at once, and before.
-        self.has_later = algo.later is not None and not self._moves_in_graph
+        self.has_later = algo.later is not None and not self._moves_in_graph and not self._is_by_parts
 
     @property
     def is_compiled(self) -> bool:
@@ -108,19 +116,46 @@ class Step:
         self._lr.fill_(lr)
         if self.device.type != "cpu":
             batch, draws = moved(batch, self.device), moved(draws, self.device)
-        if self._compiled is None:
+        if self._compiled is None or self._is_by_parts:
             return self._update_eagerly({**batch, **(later or {})}, draws)
         if self.has_later:
             batch = {**batch, **(later or self.later(batch, draws))}
-        loss, norm, *outcome = self._compiled(*self._args(self.state, batch, draws))
+        try:
+            loss, norm, *outcome = self._compiled(*self._args(self.state, batch, draws))
+        except RuntimeError as error:  # a package does not say whether memory was short: the eager update will
+            self.go_back(f"the compiled update failed ({memory.first_line(error)})")
+            return self._update_eagerly(batch, draws)
         self.num_updates += self.unrolled
         if not self._moves_in_graph:
             self._move_target()
         return Updated(loss, norm, Outcome(*outcome))
 
     def gradient(self, batch: Batch, draws: Draws) -> Gradient:
-        """Of the mean loss over the rows, worked off in `accumulate` parts."""
-        return self._in_parts(self._gradient_of_modules, self.state, batch, draws)
+        """Of the mean loss over the rows, worked off in parts: in twice as many whenever memory does not suffice."""
+        while True:
+            is_whole = self._compiled is None or not self._is_by_parts
+            of_part = self._gradient_of_modules if is_whole else self._gradient_compiled
+            with memory.noticed() as shortage:
+                return self._in_parts(of_part, batch, draws)
+            self.num_parts = memory.more_parts(self.num_parts, num_rows(batch), shortage.error)
+            self.go_back(f"memory ran out ({memory.first_line(shortage.error)})")
+            self.notes.append(
+                f"warning: each batch is worked off in {self.num_parts} parts from now on, with the same gradient as before. "
+                f"--learner.accumulate {self.num_parts} does so from the start."
+            )
+
+    def take_form(self, precision: str, memory_format: str) -> None:
+        """How the passes are made from the next update on; one that is compiled already stays as it is."""
+        self.precision, self.memory_format = precision, memory_format
+        self._dtype = DTYPES[precision]
+        for net in (self.net, self.eval_net, self.target_net):
+            set_memory_format(net, memory_format)
+
+    def go_back(self, why: str = "") -> None:
+        """To eager updates, if it makes compiled ones."""
+        if self._compiled is not None and why:
+            self.notes.append(f"warning: {why}: updates are eager from now on.")
+        self._compiled = self._later = None
 
     def later(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """What the target network says of the next states: all that the updates of a call need of it."""
@@ -176,7 +211,7 @@ class Step:
         for i in range(self.unrolled):
             one = (batch, draws) if self.unrolled == 1 else (nth(batch, i), nth(draws, i))
             gradient, loss, outcome = self.gradient_by(*one)
-            each.append(Updated(loss, self._apply(self.state, self._lr, gradient, loss), outcome))
+            each.append(Updated(loss, self._apply(self.state, self._lr, gradient, loss, self._piece), outcome))
             self.num_updates += 1
             self._move_target()
         return _joined(each)
@@ -190,6 +225,11 @@ class Step:
         """What is compiled, each with arguments as it will be called with: the updates, and `later` where there is one."""
         if self.device.type != "cpu":
             batch, draws = moved(batch, self.device), moved(draws, self.device)
+        if self._is_by_parts:
+            if self.unrolled > 1:
+                batch, draws = nth(batch, 0), nth(draws, 0)
+            batch, draws = rows_of(batch, draws, *parts_of(num_rows(batch), self.config.accumulate)[0])
+            return [(self._part_function(batch, draws), self._args(self.state, batch, draws))]
         if not self.has_later:
             return [(self._flat_function(batch, draws), self._args(self.state, batch, draws))]
         seen = seen_later(batch, draws)
@@ -232,6 +272,23 @@ class Step:
 
         return function
 
+    def _part_function(self, batch: Batch, draws: Draws) -> Function:
+        """The gradient of a part of a batch; statistics of the network change in place."""
+
+        def function(*given: Tensor) -> list[Tensor]:
+            rest = iter(given)
+            state = State(*(next(rest) for _ in fields(State)))
+            next(rest)  # the learning rate
+            gradient, loss, outcome = self._gradient_of_vectors(state, filled(batch, rest), filled(draws, rest))
+            return [gradient, loss, *outcome]
+
+        return function
+
+    def _gradient_compiled(self, state: State, batch: Batch, draws: Draws) -> Gradient:
+        assert self._compiled is not None
+        gradient, loss, *outcome = self._compiled(*self._args(state, batch, draws))
+        return Gradient(gradient, loss, Outcome(*outcome))
+
     def _args(self, state: State, batch: Batch, draws: Draws) -> list[Tensor]:
         return [*vars(state).values(), self._lr, *leaves(batch), *leaves(draws)]
 
@@ -240,21 +297,19 @@ class Step:
         each = []
         for i in range(self.unrolled):
             one = (batch, draws) if self.unrolled == 1 else (nth(batch, i), nth(draws, i))
-            gradient, loss, outcome = self._in_parts(self._gradient_of_vectors, state, *one)
+            gradient, loss, outcome = self._gradient_of_vectors(state, *one)
             each.append(Updated(loss, self._apply(state, lr, gradient, loss), outcome))
             if self._moves_in_graph:
                 moves = (state.updates % self.config.target_every_updates == 0).float() * self.config.tau
                 state.target.lerp_(state.weights, moves)
         return _joined(each)
 
-    def _in_parts(
-        self, gradient_of: Callable[[State, Batch, Draws], Gradient], state: State, batch: Batch, draws: Draws
-    ) -> Gradient:
-        if self.config.accumulate == 1:
-            return gradient_of(state, batch, draws)
+    def _in_parts(self, gradient_of: Callable[[State, Batch, Draws], Gradient], batch: Batch, draws: Draws) -> Gradient:
+        if self.num_parts == 1:
+            return gradient_of(self.state, batch, draws)
         rows = num_rows(batch)
-        parts = parts_of(rows, self.config.accumulate)
-        each = [gradient_of(state, *rows_of(batch, draws, *part)) for part in parts]
+        parts = parts_of(rows, self.num_parts)
+        each = [gradient_of(self.state, *rows_of(batch, draws, *part)) for part in parts]
         return summed(each, [count / rows for _, count in parts])
 
     def _gradient_of_modules(self, state: State, batch: Batch, draws: Draws) -> Gradient:
@@ -310,8 +365,9 @@ class Step:
 
 
 def seen_later(batch: Batch, draws: Draws) -> dict[str, Any]:
-    """What the target network is shown."""
-    return {"next_obs": batch["next_obs"]} | {name: draw for name, draw in draws.items() if name.startswith("target_")}
+    """What the target network is shown, contiguous: stacks that share frames lie otherwise in the replay than with the process ahead."""
+    seen = {"next_obs": batch["next_obs"]} | {name: draw for name, draw in draws.items() if name.startswith("target_")}
+    return mapped(seen, lambda tensor: tensor.contiguous())
 
 
 def _grouped(rows: Tensor, groups: int) -> Tensor:

@@ -66,16 +66,28 @@ class Rollout:
     one whose outcome is still awaited belongs to a later rollout. If the last arrivals are too many, the newest policy's rows, and of
     these the newest of the longest lanes, wait for the next rollout. Where all lanes go in step each gives the same number of rows.
 
+    With `by_episodes` a rollout has the rows of all episodes that have ended, once they are so many; rows of the others wait. An episode of
+    more than `longest` rows is handed out in parts.
+
     Rows are read where they lie; what is learned from is gathered once. Rows that cannot be used are counted: `overwritten` before
     they were read, `stale` because their policy is more than `max_lag` rollouts old, `lost` because their env was
     replaced before the outcome came. With `revalues` the learner values all observations by its own weights.
     """
 
     def __init__(
-        self, lanes: Lanes, num_rows: int, *, stack: int = 1, max_lag: int = 4, revalues: bool = False
+        self,
+        lanes: Lanes,
+        num_rows: int,
+        *,
+        stack: int = 1,
+        max_lag: int = 4,
+        revalues: bool = False,
+        by_episodes: bool = False,
     ) -> None:
         self.lanes, self.num_rows, self.max_lag, self.revalues = lanes, num_rows, max_lag, revalues
+        self.by_episodes, self.longest = by_episodes, (lanes.lane_rows - stack) // 2
         self.available = 0  # rows whose outcome is known, as far as the actor has told
+        self.running = 0  # those of episodes that had not ended when it was last looked, which are not available
         self.overwritten = self.stale = self.lost = 0
         self._stack, self._slots = stack, lanes.lane_rows + 1
         self._base = np.array([lanes.core.base(lane) for lane in range(lanes.num_lanes)], np.int64)
@@ -108,13 +120,18 @@ class Rollout:
         kept &= ~waits
         lost = kept & _next(exists) & (_next(step) == 0)
         acted_by = self._views["version"][at]
-        stale = kept & (version - acted_by > self.max_lag)
+        # An episode goes by its end, which is handed out as soon as it is there: its beginning may be older.
+        stale = kept & (version - acted_by > self.max_lag) & (not self.by_episodes)
         kept &= ~lost & ~stale
+        used = np.where(waits.any(1), counts - 1, counts)
+        if self.by_episodes:
+            self.running = self._hold(kept, used, exists & ((flags != 0) | lost))
         over = int(kept.sum()) - self.num_rows
         if over < 0:
             self.available = over + self.num_rows
             return None
-        used = np.where(waits.any(1), counts - 1, counts)
+        if self.by_episodes:
+            over = 0
         _leave(kept, used, acted_by, over)
         handed = places < used[:, None]
         self.lost, self.stale = self.lost + int((lost & handed).sum()), self.stale + int((stale & handed).sum())
@@ -163,6 +180,15 @@ class Rollout:
     def figures(self) -> dict[str, float]:
         """Rows that were left out so far, by reason."""
         return {"overwritten_rows": self.overwritten, "stale_rows": self.stale, "lost_rows": self.lost}
+
+    def _hold(self, kept: Array, used: Array, ends: Array) -> int:
+        """Takes the rows of episodes that still run out; how many they are."""
+        ended = np.where(ends.any(1), ends.shape[1] - ends[:, ::-1].argmax(1), 0)  # places up to the last end
+        ended = np.where(used - ended > self.longest, used, ended)
+        holds = kept & (np.arange(kept.shape[1]) >= ended[:, None])
+        kept &= ~holds
+        np.minimum(used, ended, out=used)
+        return int(holds.sum())
 
     def _heads(self) -> Array:
         core = self.lanes.core

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from freewheel.config import NetConfig
 from freewheel.errors import ConfigError
-from freewheel.nets.build import GIVEN
+from freewheel.nets.build import GIVEN, image_body
 from freewheel.nets.cnn import CnnBody
 from freewheel.nets.custom import Body, make_body, output_of
+from freewheel.nets.impala import ImpalaBody
 from freewheel.nets.inputs import Obs, Vector, is_image, leaves
 from freewheel.nets.layers import begin
 from freewheel.nets.mlp import dense
@@ -187,26 +188,15 @@ def _mlp(size: int, net: NetConfig) -> nn.Module:
 
 
 def _body(given: Body, space: Space, net: NetConfig, stack: int) -> nn.Module:
-    if given in ("auto", "cnn"):
-        made = CnnBody(
-            space,
-            net.channels,
-            net.kernels,
-            net.strides,
-            net.hidden,
-            net.activation,
-            net.norm,
-            "default",
-            net.conv_bias,
-            stack,
-        )
+    made = image_body(given, space, net, "default", stack)
+    if made is not None:
         _begin(made, net)
         return made
     return make_body(given, space, stack)
 
 
 def _num_features(made: nn.Module, space: Space, stack: int) -> int:
-    if isinstance(made, CnnBody):
+    if isinstance(made, (CnnBody, ImpalaBody)):
         return made.num_features
     shape = output_of(made, space, stack)
     if len(shape) != 1:

@@ -10,6 +10,7 @@ from freewheel.errors import ConfigError
 from freewheel.nets.cnn import CnnBody
 from freewheel.nets.custom import Body, make_body, output_of
 from freewheel.nets.heads import FractionEmbedding, QHead
+from freewheel.nets.impala import ImpalaBody
 from freewheel.nets.inputs import Obs, is_image
 from freewheel.nets.mlp import MlpBody
 from freewheel.spec import Space
@@ -66,7 +67,9 @@ def build_net(
     made = _own_body(given, obs_space, net, stack) or make_body(given, obs_space, stack)
     if net.complete:
         return QNet(_complete(made, obs_space, actions, given, q, algo, stack), None, None, actions)
-    shape = (made.num_features,) if isinstance(made, (MlpBody, CnnBody)) else output_of(made, obs_space, stack)
+    shape = (
+        (made.num_features,) if isinstance(made, (MlpBody, CnnBody, ImpalaBody)) else output_of(made, obs_space, stack)
+    )
     if len(shape) != 1:
         raise ConfigError(
             f"the network {type(made).__name__} gives {shape} for one observation; a body gives a vector of features. "
@@ -80,22 +83,17 @@ def build_net(
 
 
 def _own_body(given: Body, obs_space: Space, net: NetConfig, stack: int) -> nn.Module | None:
-    if given == "cnn" or (given == "auto" and is_image(obs_space)):
-        return CnnBody(
-            obs_space,
-            net.channels,
-            net.kernels,
-            net.strides,
-            net.hidden,
-            net.activation,
-            net.norm,
-            net.init,
-            net.conv_bias,
-            stack,
-        )
-    if given in ("auto", "mlp"):
+    if given in ("auto", "mlp") and not (given == "auto" and is_image(obs_space)):
         return MlpBody(obs_space, net.hidden, net.activation, net.norm, net.init, stack, net.rescale)
-    return None
+    return image_body(given, obs_space, net, net.init, stack)
+
+
+def image_body(given: Body, obs_space: Space, net: NetConfig, init: str, stack: int) -> CnnBody | ImpalaBody | None:
+    """A body of ours for images, if `given` names one."""
+    how = (net.hidden, net.activation, net.norm, init, net.conv_bias, stack)
+    if given in ("auto", "cnn"):
+        return CnnBody(obs_space, net.channels, net.kernels, net.strides, *how)
+    return ImpalaBody(obs_space, net.channels, *how) if given == "impala" else None
 
 
 def _discrete(action_space: Space, algo: str) -> spaces.Discrete:
@@ -110,7 +108,7 @@ def _discrete(action_space: Space, algo: str) -> spaces.Discrete:
 def _complete(
     made: nn.Module, obs_space: Space, actions: spaces.Discrete, given: Body, q: QConfig, algo: str, stack: int
 ) -> nn.Module:
-    if isinstance(given, str) and given in ("auto", "mlp", "cnn"):
+    if isinstance(given, str) and given in ("auto", "mlp", "cnn", "impala"):
         raise ConfigError(f"net.complete=true says that net.body is a whole network of yours, but net.body={given}.")
     if algo != "dqn" or q.dueling or q.noisy:
         asked = [algo] + [name for name, on in (("dueling", q.dueling), ("noisy", q.noisy)) if on]

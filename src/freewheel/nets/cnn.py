@@ -48,7 +48,7 @@ class CnnBody(nn.Module):
             self.convs.add_module(f"conv{i}", nn.Conv2d(num_channels, out, kernel, stride, bias=conv_bias))
             if (normed := norm(norm_name, out, is_image=True)) is not None:
                 self.convs.add_module(f"norm{i}", normed)
-            self.convs.add_module(f"activation{i}", activation(act))
+            self.convs.add_module(f"activation{i}", activation(act, in_place=True))
             num_channels, size = out, ((size[0] - kernel) // stride + 1, (size[1] - kernel) // stride + 1)
         num_pixels = num_channels * size[0] * size[1]
         self.layers = dense(num_pixels, hidden, act, norm_name)

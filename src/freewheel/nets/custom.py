@@ -65,7 +65,9 @@ def _shape(seen: dict[str, tuple[int, ...]] | torch.Size) -> object:
 def _imported(where: str) -> Any:
     module_name, _, name = where.partition(":")
     if not module_name or not name:
-        raise ConfigError(f"net.body={where!r} is neither auto, mlp, cnn nor an import string like 'my_nets:Body'.")
+        raise ConfigError(
+            f"net.body={where!r} is neither auto, mlp, cnn, impala nor an import string like 'my_nets:Body'."
+        )
     return find_name(where, "Name an nn.Module, or what makes one from the observation space.")
 
 

@@ -113,11 +113,30 @@ class Image(nn.Module):
         elif self.is_channels_last:
             shape = (shape[2], shape[0], shape[1])
         self.channels, self.height, self.width = stack * shape[0], shape[1], shape[2]
+        # How what it gives lies in memory; convolutions go on in the same way.
+        self.memory_format = torch.contiguous_format
 
     def forward(self, x: Tensor) -> Tensor:
         if self.is_channels_last:
             x = x.movedim(-1, -3)
-        return scaled(x.reshape(x.shape[0], self.channels, self.height, self.width))
+        x = x.reshape(x.shape[0], self.channels, self.height, self.width)
+        # Bytes are moved before they are floats: a quarter of the memory.
+        return scaled(x.contiguous(memory_format=self.memory_format))
+
+
+FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+def set_memory_format(net: nn.Module, name: str) -> None:
+    """Lets the images of a network lie so in memory from its next pass on; one without our images stays as it is."""
+    for module in net.modules():
+        if isinstance(module, Image):
+            module.memory_format = FORMATS[name]
+
+
+def has_images(net: nn.Module) -> bool:
+    """Whether a network of ours begins with a picture."""
+    return any(isinstance(module, Image) for module in net.modules())
 
 
 def is_image(space: Space) -> bool:
@@ -134,6 +153,20 @@ def example(space: Space, stack: int = 1, batch: int = 2) -> Obs:
     """A batch as the replay gives it, of values that the space allows, drawn from nobody's generator."""
     made = {name: _example(part, stack, batch) for name, part in leaves(space)}
     return made.get("", made)
+
+
+def any_observations(space: Space, stack: int, batch: int) -> dict[str, Tensor]:
+    """Fields of rows that differ from each other: bytes and floats of any size, choices as in `example`; always the same."""
+    generator = torch.Generator().manual_seed(0)
+    fields = {}
+    for name, part in leaves(space):
+        tensor = _example(part, stack, batch)
+        if isinstance(part, spaces.Box) and tensor.dtype == torch.uint8:
+            tensor = torch.randint(0, 256, tensor.shape, dtype=torch.uint8, generator=generator)
+        elif isinstance(part, spaces.Box) and tensor.is_floating_point():
+            tensor = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
+        fields[f"obs.{name}" if name else "obs"] = tensor
+    return fields
 
 
 def as_tensors(fields: Mapping[str, np.ndarray[Any, Any]]) -> Obs:

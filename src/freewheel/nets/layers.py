@@ -15,23 +15,24 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "silu": nn.SiLU,
 }
-NORMS = ("none", "layer", "batch")
+NORMS = ("none", "layer", "batch", "batch_conv")
 INITS = ("default", "he", "xavier", "orthogonal")
 
 
-def activation(name: str) -> nn.Module:
+def activation(name: str, in_place: bool = False) -> nn.Module:
+    """In place is for what nobody else reads: backward needs neither a convolution's nor a norm's output."""
     if name not in ACTIVATIONS:
         raise ConfigError(f"net.activation={name!r} is not known; choose one of {', '.join(ACTIVATIONS)}.")
-    return ACTIVATIONS[name]()
+    return nn.ReLU(inplace=True) if in_place and name == "relu" else ACTIVATIONS[name]()
 
 
 def norm(name: str, num_features: int, is_image: bool = False) -> nn.Module | None:
     """The norm of a layer's output; on images, per channel (batch) or over the whole image (layer)."""
     if name not in NORMS:
         raise ConfigError(f"net.norm={name!r} is not known; choose one of {', '.join(NORMS)}.")
-    if name == "none":
+    if name == "none" or (name == "batch_conv" and not is_image):
         return None
-    if name == "batch":
+    if name.startswith("batch"):
         return nn.BatchNorm2d(num_features) if is_image else nn.BatchNorm1d(num_features)
     return nn.GroupNorm(1, num_features) if is_image else nn.LayerNorm(num_features)
 

@@ -23,6 +23,8 @@ class EndedRows(Protocol):
     def lanes(self) -> Array: ...
     @property
     def reward(self) -> Array: ...
+    @property
+    def goes_on(self) -> Array | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +89,36 @@ class Episodes:
         """Counts one `recv` of a world; gives the episodes that ended in it, in its order.
 
         What comes with a row that begins an episode is no reward. A lane that begins without having ended (its env was
-        restarted) loses what it had counted.
+        restarted) loses what it had counted. Where a game goes on after the loss of a life, so does what is counted.
         """
-        finished = [] if ended is None else self._finish(ended, step, seconds)
+        finished, going_on = ([], None) if ended is None else self._finish(ended, step, seconds)
         self._returns[lanes] += reward
         self._lengths[lanes] += 1
         if first.any():
             begun = lanes[first]
+            if going_on is not None:
+                self._lengths[going_on] -= 1  # their first row is the one that was just counted
+                begun = begun[~np.isin(begun, going_on)]
             self._returns[begun] = 0.0
             self._lengths[begun] = 0
         return finished
 
-    def _finish(self, ended: EndedRows, step: int, seconds: float) -> list[Episode]:
-        lanes = ended.lanes
-        returns = self._returns[lanes] + ended.reward
+    def _finish(self, ended: EndedRows, step: int, seconds: float) -> tuple[list[Episode], Array | None]:
+        """The episodes that ended, and the lanes that lost a life only."""
+        lanes, reward, going_on = ended.lanes, ended.reward, None
+        if ended.goes_on is not None and ended.goes_on.any():
+            going_on = lanes[ended.goes_on]
+            self._returns[going_on] += reward[ended.goes_on]
+            self._lengths[going_on] += 1
+            lanes, reward = lanes[~ended.goes_on], reward[~ended.goes_on]
+        returns = self._returns[lanes] + reward
         lengths = self._lengths[lanes] + 1
         self._returns[lanes] = 0.0
         self._lengths[lanes] = 0
         self._window.extend(returns.tolist())
         self.num_finished += len(lanes)
         rows = zip(lanes.tolist(), returns.tolist(), lengths.tolist(), strict=True)
-        return [Episode(lane, ret, length, step, seconds) for lane, ret, length in rows]
+        return [Episode(lane, ret, length, step, seconds) for lane, ret, length in rows], going_on
 
     @property
     def return_mean(self) -> float | None:

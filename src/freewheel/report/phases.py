@@ -42,6 +42,7 @@ COUNTERS = (
     "redraws",
     "stale_priorities",
     "dropped_messages",
+    "cut_episodes",
 )
 GAUGES = ("epsilon", "policy_lag", "sample_age", "version")
 

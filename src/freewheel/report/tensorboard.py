@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,21 @@ class TensorBoardLog:
         if self._writer is not None:
             writer, self._writer = self._writer, None
             writer.close()
+
+
+def write_clip(folder: Path, name: str, step: int, gif: bytes, sides: tuple[int, int]) -> None:
+    """A film among the images of a run, in a file of its own beside those of the log. `sides` are its width and height."""
+    from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
+    from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter  # type: ignore[import-untyped]
+
+    image = Summary.Image(width=sides[0], height=sides[1], colorspace=3, encoded_image_string=gif)
+    summary = Summary(value=[Summary.Value(tag=name, image=image)])
+    writer = EventFileWriter(str(folder), filename_suffix=f".{name}.{step}")
+    try:
+        writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+    finally:
+        writer.close()
 
 
 def _as_table(config: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from freewheel.report.phases import WAITS
@@ -26,7 +26,7 @@ WORDS = {
     "transfer": ("moving batches to the device", "smaller observations (uint8 in place of floats)"),
     "compute": (
         "updates",
-        "--compile on, fewer updates per step (--learner.ratio, --ppo.epochs), or a smaller network",
+        "compiled updates (--compile on) where they are eager, fewer of them per step (--learner.ratio, --ppo.epochs), or a smaller network",
     ),
     "priorities": ("writing priorities back", "uniform replay (--replay.no-prioritized)"),
     "publish": ("publishing weights", "publish less often (--local.publish-every-updates, --local.publish-every-s)"),
@@ -97,7 +97,7 @@ def judge(actors: Side, learners: Side, ratio_target: float, ratio: float, is_fr
             "Run longer (--steps) to see what binds.",
         )
     if len(sides) == 1:
-        return Verdict("one", f"One role did all of it: {_work(sides[0], 'its')}. {_advice(sides[0].work())}")
+        return Verdict("one", f"One role did all of it: {_work(sides[0], 'its')}. {_advice(sides[0])}")
     if learners.phases_s.get("compute", 0.0) <= 0:
         return Verdict("warmup", _no_update(actors, learners, ratio_target))
     return _who_waits(actors, learners, ratio_target, ratio, is_free)
@@ -105,7 +105,7 @@ def judge(actors: Side, learners: Side, ratio_target: float, ratio: float, is_fr
 
 def _no_update(actors: Side, learners: Side, ratio_target: float) -> str:
     if learners.share("compile") > WORTH_A_WORD:
-        return f"No update was made: the learner was still compiling. {_advice(['compile'])}"
+        return f"No update was made: the learner was still compiling. To go faster: {WORDS['compile'][1]}."
     work = _work(actors, "the actors'")
     early = (
         "within the warm-up (--replay.warmup-rows)"
@@ -133,25 +133,25 @@ def _who_waits(actors: Side, learners: Side, ratio_target: float, ratio: float, 
         return Verdict(
             "learner",
             f"The learner binds: {_work(learners, 'its')}, and it drew {ratio:.3g} samples per step where "
-            f"{ratio_target:.3g} were asked for, as nothing holds actors back (--local.free). {_advice(learners.work())}",
+            f"{ratio_target:.3g} were asked for, as nothing holds actors back (--local.free). {_advice(learners)}",
         )
     if max(held, starved) <= KEEPS_UP:
         training, acting = _work(learners, "the learner's"), _work(actors, "the actors'")
         return Verdict(
             "neither",
             f"Neither binds: nobody waited; {training}, and {acting}. "
-            f"To go faster, change both: {'; '.join(_cures([*learners.work(), *actors.work()]))}.",
+            f"To go faster, change both: {'; '.join(_cures(learners, actors))}.",
         )
     if held >= starved:
         return Verdict(
             "learner",
             f"The learner binds: {_work(learners, 'its')}, and actors waited {percent(held)} of theirs for it. "
-            f"{_advice(learners.work())}",
+            f"{_advice(learners)}",
         )
     return Verdict(
         "actors",
         f"Actors bind: {_work(actors, 'their')}, and the learner waited {percent(starved)} of its time for data. "
-        f"{_advice(actors.work())}",
+        f"{_advice(actors)}",
     )
 
 
@@ -168,11 +168,13 @@ def _work(side: Side, whose: str) -> str:
     return ", ".join([f"{share} of {whose} time is {what}", *(f"{share} {what}" for share, what in rest)])
 
 
-def _cures(phases: Iterable[str]) -> list[str]:
-    # dict.fromkeys: two phases may have the same cure, which is then told once.
-    return list(dict.fromkeys(WORDS.get(name, ("", f"less time in {name}"))[1] for name in phases))
+def _cures(*sides: Side) -> list[str]:
+    """dict.fromkeys: two phases may have the same cure, which is then told once."""
+    return list(
+        dict.fromkeys(WORDS.get(name, ("", f"less time in {name}"))[1] for side in sides for name in side.work())
+    )
 
 
-def _advice(phases: Iterable[str]) -> str:
-    cures = _cures(phases)
+def _advice(side: Side) -> str:
+    cures = _cures(side)
     return f"To go faster: {'; '.join(cures)}." if cures else "There is nothing to make faster."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import astuple, replace
 from typing import Any, Generic, TypeVar
 
@@ -11,12 +13,14 @@ from torch import nn
 
 from freewheel.actors.explore import Explorer
 from freewheel.actors.infer import Infer
+from freewheel.actors.int8 import Compared, agreement_of, quantized, speed_of
 from freewheel.actors.loop import Actor
 from freewheel.actors.on_policy import RolloutActor
 from freewheel.errors import EnvError
 from freewheel.learners.ratio import WAIT_S
 from freewheel.memory.lanes import Writer
 from freewheel.nets.flat import Flat
+from freewheel.nets.inputs import any_observations
 from freewheel.report.episodes import Episode
 from freewheel.report.ledger import Page
 from freewheel.report.phases import COUNTERS, GAUGES, PHASES
@@ -28,8 +32,8 @@ from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.world import World
 
 START, FETCH, WAIT, REPORT, STOP = (PHASES.index(n) for n in ("start", "fetch", "wait_ratio", "report", "stop"))
-BEATS, STEPS, EPISODES, FETCHED, DROPPED = (
-    COUNTERS.index(n) for n in ("beats", "steps", "episodes", "fetched", "dropped_messages")
+BEATS, STEPS, EPISODES, FETCHED, DROPPED, CUT = (
+    COUNTERS.index(n) for n in ("beats", "steps", "episodes", "fetched", "dropped_messages", "cut_episodes")
 )
 EPSILON, LAG, VERSION = (GAUGES.index(n) for n in ("epsilon", "policy_lag", "version"))
 
@@ -42,7 +46,7 @@ EPISODES_A_MESSAGE = 200
 A = TypeVar("A", Actor, RolloutActor)
 
 
-class ActorLife(Generic[A]):
+class ActorLife(ABC, Generic[A]):
     """One actor's life, from building its envs to the end of the run; what it acts by is up to the algorithm."""
 
     def __init__(self, job: Job, index: int, life: int, channel: Channel) -> None:
@@ -53,7 +57,7 @@ class ActorLife(Generic[A]):
         self.version = 0
         self._finished: list[Episode] = []
         self._report_due = 0.0
-        self._worlds = self._dropped = 0
+        self._worlds = self._dropped = self._cut = 0
 
     def run(self) -> None:
         torch.set_num_threads(1)
@@ -75,18 +79,19 @@ class ActorLife(Generic[A]):
         finally:
             self.page.enter(STOP)
             if actor is not None:
+                self._tell_of_workers(actor)
                 actor.world.close()
             self._report()
 
+    @abstractmethod
     def _build(self) -> None:
         """The policy, over `vector`."""
-        raise NotImplementedError
 
-    def _actor(self, world: World, writer: Writer, first_lane: int) -> A:
-        raise NotImplementedError
+    @abstractmethod
+    def _actor(self, world: World, writer: Writer, first_lane: int) -> A: ...
 
-    def _turn(self, actor: A) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _turn(self, actor: A) -> None: ...
 
     def _obey(self, actor: A, commands: list[Message]) -> None:
         """Now and then, with what the supervisor said."""
@@ -107,7 +112,7 @@ class ActorLife(Generic[A]):
             step_timeout_s=POOL_SHARE * config.local.step_timeout_s,
             restarts=config.local.restarts,
         )
-        self._worlds += 1
+        self._worlds, self._cut = self._worlds + 1, 0
         self._check(world)
         return self._actor(world, self.job.lanes.writer(lanes), lanes.start)
 
@@ -139,14 +144,20 @@ class ActorLife(Generic[A]):
         if now < self._report_due:
             return
         self._report_due = now + REPORT_S
-        if isinstance(actor.world, PoolWorld):
-            for note in actor.world.take_notes():
-                self.channel.send({"note": note})
+        self._tell_of_workers(actor)
         self.page.enter(REPORT)
         self.page.set(LAG, float(self.job.board.version - self.version))
         self.page.set(VERSION, float(self.version))
         self._obey(actor, self.channel.commands())  # read in any case: its end is the supervisor's
         self._report()
+
+    def _tell_of_workers(self, actor: A) -> None:
+        """Of a pool: who was replaced, and the episodes that were cut with them."""
+        if isinstance(actor.world, PoolWorld) and (notes := actor.world.take_notes()):
+            for note in notes:
+                self.channel.send({"note": note})
+            self.page.count(CUT, actor.world.num_truncated - self._cut)
+            self._cut = actor.world.num_truncated
 
     def _acted(self, steps: int, finished: list[Episode]) -> None:
         self.governor.add_steps(steps)
@@ -171,11 +182,18 @@ class ActorLife(Generic[A]):
 class Acting(ActorLife[Actor]):
     """An actor of action values, which explores by epsilon or noise."""
 
+    _refresh: Callable[[], None] | None = None  # where it acts in int8: with new weights
+    _tells_of_int8 = False
+
     def _build(self) -> None:
         config, lanes = self.job.config, self.job.lanes_of(self.index)
         net, algo = build_policy(config, self.job.obs_space, self.job.action_space, self.job.body, self.job.loss)
         self._bound(net)
         self._infer = Infer(net, algo, self.job.action_space.dtype, self._seed("noise"))
+        if config.local.act_precision == "int8":
+            self._infer.net, self._refresh = quantized(net)
+            self._plain = Infer(net, algo, self.job.action_space.dtype, 0)
+        self._tells_of_int8 = self.index == 0 and self.life == 0
         self._explorer = Explorer(
             config.explore,
             len(lanes),
@@ -190,6 +208,24 @@ class Acting(ActorLife[Actor]):
         return Actor(
             world, writer, self._infer, self._explorer, self.job.config.world, first_lane=first_lane, page=self.page
         )
+
+    def _fetch(self) -> None:
+        super()._fetch()
+        if self._refresh is not None:
+            self._refresh()
+            if self._tells_of_int8:
+                self._tells_of_int8 = False
+                self._tell_of_int8()
+
+    def _tell_of_int8(self) -> None:
+        """Once, with the first weights and pixels or numbers of any kind."""
+        space, stack, lanes = self.job.obs_space, self.job.config.world.stack, len(self.job.lanes_of(self.index))
+        seen = {name: rows.numpy() for name, rows in any_observations(space, stack, max(lanes, 32)).items()}
+        few = {name: rows[:lanes] for name, rows in seen.items()}
+        plain, whole = self._plain, self._infer
+        same = agreement_of(plain.values(seen, True), whole.values(seen, True))
+        speed = speed_of(lambda: plain.values(few, True), lambda: whole.values(few, True))
+        self.channel.send({"note": f"local.act_precision=int8: {Compared(speed, same)}, by its first weights."})
 
     def _turn(self, actor: Actor) -> None:
         page, governor = self.page, self.governor

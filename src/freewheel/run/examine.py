@@ -69,7 +69,7 @@ def main(fd: str, timeout_s: str, config: str) -> None:
             pipe.write(json.dumps(message) + "\n")
 
         settings = from_dict(json.loads(config))
-        limit_threads(settings.learner.threads)  # before torch is imported
+        limit_threads(settings.learner.threads or 1)  # before torch is imported
         tell({"fact": _devices(settings.learner.device).record()})
         if settings.env:
             _examine(settings, tell)

@@ -50,8 +50,9 @@ def check_film(path: Path, fps: float = 1.0, size: int | None = None) -> None:
         try:
             importlib.import_module(module)
         except ImportError as error:
+            other = ", or write a .gif" if module == "imageio_ffmpeg" else ""
             raise ConfigError(
-                f'a {suffix} film needs {module.partition(".")[0]}, which is not installed. pip install "freewheel[video]"'
+                f'a {suffix} film needs {module.partition(".")[0]}, which is not installed. pip install "freewheel[video]"{other}'
             ) from error
     if not path.parent.is_dir():
         raise ConfigError(f"--out {path}: there is no folder {path.parent}. Make it, or choose another place.")
@@ -83,10 +84,14 @@ class Film:
         """Frames that the file shows; a long GIF leaves some out."""
         return self._encoder.num_frames
 
-    def add(self, frame: Any) -> None:
+    def check(self, frame: Any) -> None:
+        """Refuses what is no frame."""
         if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
             what = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
             raise EnvError(f"{self._env} gave {what} from render(); a frame is an array of uint8 [height, width, 3].")
+
+    def add(self, frame: Any) -> None:
+        self.check(frame)
         self._shape = self._shape or frame.shape
         if frame.shape != self._shape or 0 in frame.shape:
             raise EnvError(

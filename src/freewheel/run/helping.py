@@ -15,6 +15,8 @@ from freewheel.run.channel import Channel
 LEAST_S = 5e-3
 # The first updates are slower than those that follow.
 LOOK_AFTER = 20
+# So long each turn of the measurement may take, where one gradient does not take longer: nothing is learned meanwhile.
+TURN_S = 0.1
 # A second worker takes a core from somebody: it has to bring this much.
 LEAST_GAIN = 1.15
 
@@ -83,8 +85,10 @@ class Helping:
             batch, draws = nth(batch, 0), nth(draws, 0)
         together = TeamStep(step, team, may_wait=self._may_wait)
         workers = team.num_workers
+        calls = max(min(int(TURN_S / max(self._learner.update_s, 1e-9)), 10), 1)
         _, each = fastest(
-            {1: lambda: _work(step.gradient(batch, draws)), workers: lambda: _work(together.gradient(batch, draws))}
+            {1: lambda: _work(step.gradient(batch, draws)), workers: lambda: _work(together.gradient(batch, draws))},
+            calls=calls,
         )
         takes = ", ".join(f"{n}: {1e3 * seconds:.2g} ms" for n, seconds in each.items())
         count = workers if each[1] >= each[workers] * LEAST_GAIN else 1

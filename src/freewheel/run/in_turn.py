@@ -6,27 +6,33 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from freewheel.config import Config
 from freewheel.errors import CheckpointError
 from freewheel.report.account import Account, RoleTime, account, scalars
 from freewheel.report.episodes import Episode
-from freewheel.report.ledger import Ledger
 from freewheel.report.phases import PHASES
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
 from freewheel.report.usage import Usage
 from freewheel.run.callback import Callback, Moment
+from freewheel.run.on_policy_parts import PolicyParts
+from freewheel.run.parts import Parts
+from freewheel.worlds.pool import PoolWorld
 
 START, CHECKPOINT, REPORT, STOP = (PHASES.index(name) for name in ("start", "checkpoint", "report", "stop"))
 
 
-class InTurn(ABC):
+P = TypeVar("P", Parts, PolicyParts)
+
+
+class InTurn(ABC, Generic[P]):
     """Turns until all steps are taken or somebody stops it; what a turn is says the algorithm's own class."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        parts: P,
         config: Config,
         checkpoints: Path,
         sink: Sink,
@@ -34,12 +40,12 @@ class InTurn(ABC):
         callbacks: Sequence[Callback],
         moment: Moment,
     ) -> None:
-        self.config, self.moment = config, moment
-        self._ledger, self._checkpoints = ledger, checkpoints
+        self.parts: P = parts
+        self.config, self.moment, self._checkpoints = config, moment, checkpoints
         self._sink, self._progress, self._callbacks = sink, progress, callbacks
         self._started = time.monotonic()
         self._began = self._started - moment.seconds
-        self._page = ledger.page(0)
+        self._page = parts.ledger.page(0)
         self._page.start(START)
         self._account: Account | None = None
         self._usage = Usage()
@@ -52,10 +58,6 @@ class InTurn(ABC):
 
     @abstractmethod
     def ratio_target(self) -> float: ...
-
-    @abstractmethod
-    def metrics(self) -> dict[str, float]:
-        """Of the newest update."""
 
     @abstractmethod
     def _turn(self) -> None: ...
@@ -94,6 +96,10 @@ class InTurn(ABC):
     def account(self) -> Account | None:
         return self._account
 
+    def metrics(self) -> dict[str, float]:
+        """Of the newest update."""
+        return self.parts.learner.figures()
+
     def _write(self) -> None:
         moment = self.moment
         self._page.enter(CHECKPOINT)
@@ -128,6 +134,9 @@ class InTurn(ABC):
     def _log(self) -> None:
         if self.moment.seconds >= self._log_due:
             self._log_due = self.moment.seconds + self.config.log.every_s
+            if isinstance(self.parts.world, PoolWorld):
+                for note in self.parts.world.take_notes():
+                    self._progress.note(note)
             self._sink.scalars(self.moment.step, self._figures())
 
     def _common_figures(self, samples: int) -> dict[str, float]:
@@ -139,6 +148,8 @@ class InTurn(ABC):
             **{f"learner/{name}": value for name, value in self.metrics().items()},
             **self._usage.figures({"steps": moment.step, "updates": moment.updates, "samples": samples}),
         }
+        if isinstance(self.parts.world, PoolWorld):
+            figures["train/cut_episodes"] = float(self.parts.world.num_truncated)
         if moment.return_mean is not None:
             figures["train/return_mean"] = moment.return_mean
         return figures
@@ -146,6 +157,8 @@ class InTurn(ABC):
     def _add_up(self) -> None:
         self._page.enter(STOP)
         wall_s = time.monotonic() - self._started
-        spent = RoleTime.of("sequential", "sequential", self._ledger.snapshot(0), wall_s, cpu_s=time.process_time())
+        spent = RoleTime.of(
+            "sequential", "sequential", self.parts.ledger.snapshot(0), wall_s, cpu_s=time.process_time()
+        )
         self._account = account([spent], ratio_target=self.ratio_target(), ratio=self.ratio(), is_free=False)
         self._sink.scalars(self.moment.step, scalars(self._account))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from freewheel.algos.algo import Loss
 from freewheel.config import ON_POLICY, Config
 from freewheel.learners.ahead import Ahead
+from freewheel.learners.forms import Form
 from freewheel.learners.pace import Pace, actors_lag
 from freewheel.learners.ratio import Governor, Ratio
 from freewheel.learners.workers import Team
@@ -45,13 +46,19 @@ class Job:
     began_s: float  # of the run, on the monotonic clock that all processes share
     parent: int
     owner: str
-    precision: str = "fp32"
+    form: Form = field(default_factory=Form)
+    why_form: str = ""
+    form_key: str = ""  # under which more is remembered of it
     why_precision: str = ""
     why_world: str = ""
     device: str = "cpu"
     team: Team | None = None
     ahead: Ahead | None = None
     tails: Tails | None = None  # of on-policy lanes
+
+    @property
+    def precision(self) -> str:
+        return self.form.precision
 
     @property
     def folder(self) -> Path:

@@ -25,7 +25,7 @@ class Layout:
 
 def choose(config: Config, cores: int) -> Layout:
     """The layout of these settings on so many cores."""
-    lanes, threads = config.world.lanes, config.learner.threads
+    lanes, threads = config.world.lanes, config.learner.threads or 1
     if config.runtime == "sequential" or (config.runtime == "auto" and (cores < 2 or config.algo == "ppo")):
         return Layout("sequential", 1, (lanes,), 1, {"actor": threads, "learner": threads}, _why_sequential(config))
     is_pool = config.world.kind == "pool"  # whose workers keep the cores busy: one actor serves them all

@@ -3,98 +3,80 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from freewheel.errors import CheckpointError, FreewheelError, RoleLost
+from freewheel.errors import FreewheelError
+from freewheel.learners import forms
 from freewheel.learners.loop import Learner
 from freewheel.learners.step import Step
 from freewheel.memory.replay import Replay
 from freewheel.report.ledger import Page
-from freewheel.report.phases import COUNTERS, GAUGES, PHASES
+from freewheel.report.phases import GAUGES
 from freewheel.run import state
-from freewheel.run.channel import Channel
-from freewheel.run.checkpoint import load_newest
+from freewheel.run.channel import Channel, Message
+from freewheel.run.checkpoint import Checkpoint
 from freewheel.run.helping import Helping
-from freewheel.run.job import LEARNER, Job
-from freewheel.run.parts import build_policy, build_replay, seed_of, updates_together
-from freewheel.run.saver import Saver
-
-START, WAIT, PUBLISH, CHECKPOINT, COMPILE, REPORT, STOP = (
-    PHASES.index(name) for name in ("start", "wait_data", "publish", "checkpoint", "compile", "report", "stop")
+from freewheel.run.job import Job
+from freewheel.run.learner_life import (
+    BEATS,
+    COMPILE,
+    LAG,
+    PUBLISH,
+    PUBLISHED,
+    SAMPLES,
+    UPDATES,
+    VERSION,
+    WAIT,
+    LearnerLife,
 )
-BEATS, PUBLISHED, UPDATES, SAMPLES = (COUNTERS.index(name) for name in ("beats", "published", "updates", "samples"))
-COUNTED = ("redraws", "stale_priorities", "dropped_messages")  # totals that others keep
-AGE, LAG, VERSION = (GAUGES.index(name) for name in ("sample_age", "policy_lag", "version"))
+from freewheel.run.parts import build_policy, build_replay, seed_of, updates_together
+from freewheel.run.payoff import LEAST_GAIN, Comparison
 
-REPORT_S = 0.2
+COUNTED = ("redraws", "stale_priorities")  # totals that the replay keeps
+AGE = GAUGES.index("sample_age")
 
 
 def build_learner(job: Job, page: Page | None = None) -> Learner:
     """As the learner's process has it, and as the one that compiles for it."""
     config = job.config
-    torch.set_num_threads(config.learner.threads)
+    torch.set_num_threads(job.form.threads)
     net, algo = build_policy(config, job.obs_space, job.action_space, job.body, job.loss)
     step = Step(
-        net, algo, config.learner, unrolled=updates_together(config), precision=job.precision, device=job.device
+        net,
+        algo,
+        config.learner,
+        unrolled=updates_together(config),
+        precision=job.form.precision,
+        memory_format=job.form.memory_format,
+        device=job.device,
     )
     replay: Replay = build_replay(job.lanes, config, step.unrolled, prefetch=config.local.prefetch)
     return Learner(step, replay, config, seed_of(config, "learner"), page)
 
 
-class Learning:
-    """One life of the learner; it goes on from the run's newest checkpoint, if there is one."""
+class Learning(LearnerLife):
+    """The learner of action values, from a replay."""
 
     def __init__(self, job: Job, life: int, channel: Channel) -> None:
-        self.job, self.life, self.channel = job, life, channel
-        self.governor = job.governor()
-        self.page = job.ledger.page(LEARNER)
-        self.page.start(START)
+        super().__init__(job, life, channel)
         self.learner = build_learner(job, self.page)
         self.helping = Helping(self.learner, job.team, channel, self._may_wait)
-        self.saver = Saver(job.checkpoints, job.config.checkpoint.keep)
-        self.episodes: dict[str, Any] = {}
         # With compile=on the first update waits for the compiled form; the supervisor has it made.
         self.waits_for_package = job.config.learner.compile == "on"
-        self._report_due = self._publish_due = 0.0
+        self._publish_due = 0.0
         self._published_at = -1
-        self._counted = dict.fromkeys(COUNTED, 0)
+        self._comparison = Comparison()
 
-    def run(self) -> None:
-        try:
-            self._go_on()
-            self._publish()
-            self._train()
-            self.helping.close()
-        except RoleLost:
-            raise  # the run's folder may be another's by now
-        except Exception:
-            # What was learned is kept, whatever went wrong: a step that is not finite was not carried out.
-            if self.saver.newest_step < self.governor.steps:
-                self._save_now()
-            raise
-        finally:
-            self.learner.replay.close()
-            self.saver.close()
-        self._report()
-
-    def _go_on(self) -> None:
-        """From the newest whole checkpoint, if there is one; told where the user has not heard it before."""
-        notes: list[str] = []
-        try:
-            checkpoint = load_newest(self.job.checkpoints)
-            state.restore_learner(self.learner, checkpoint)
-            self.saver.newest_step = checkpoint.step
-            notes = [*checkpoint.warnings, f"the learner goes on from {checkpoint.path.name}."]
-        except CheckpointError as error:
-            notes = [f"the learner begins with new weights: {error}"]
-        for note in notes if self.life else ():
-            self.channel.send({"note": note})
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        state.restore_learner(self.learner, checkpoint)
 
     def _train(self) -> None:
-        page, governor, every = self.page, self.governor, self.job.config.checkpoint.every_steps
+        page, governor = self.page, self.governor
+        self._publish()
         while True:
             page.count(BEATS, 1)
             if governor.is_over:
@@ -106,14 +88,9 @@ class Learning:
                 governor.wait_to_learn()
             else:
                 self._call()
-            if every and governor.steps // every > self.saver.newest_step // every and not self.saver.is_busy:
-                page.enter(CHECKPOINT)
-                self.saver.start(*self._gathered())
-            self._tell()
+            self._between_calls()
         self._publish()
-        page.enter(CHECKPOINT)
-        self._save_now(has_replay=self.job.config.checkpoint.replay)
-        page.enter(STOP)
+        self.helping.close()
 
     def _call(self) -> None:
         learner, page = self.learner, self.page
@@ -122,6 +99,19 @@ class Learning:
         page.count(UPDATES, done)
         page.count(SAMPLES, done * self.job.config.learner.batch_size)
         self._publish_when_due()
+        found = self._comparison.add(learner.update_s, learner.step.is_compiled)
+        if found is not None:
+            self._compared(*found)
+
+    def _compared(self, eager_s: float, compiled_s: float) -> None:
+        """Whichever is faster goes on, and is remembered."""
+        gain = eager_s / compiled_s
+        forms.remember(self.job.form_key, {"compiled": gain})
+        said = f"a compiled update takes {1e3 * compiled_s:.3g} ms, an eager one took {1e3 * eager_s:.3g} ms"
+        if gain < LEAST_GAIN:
+            self.learner.step.go_back()
+            said += ": updates are eager again"
+        self.channel.send({"note": f"{said}."})
 
     def _may_wait(self) -> bool:
         """For another worker in place of one that died: the supervisor starts one, unless it is about to end the run."""
@@ -142,43 +132,23 @@ class Learning:
         self.page.count(PUBLISHED, 1)
         self.page.set(VERSION, float(version))
 
-    def _gathered(self) -> tuple[int, dict[str, Any], dict[str, Any]]:
-        steps = self.governor.steps
-        tensors, found = state.gather_learner(self.learner, self.job.config, self.job.obs_space, self.job.action_space)
-        found |= {
-            "steps": steps,
-            "seconds": time.monotonic() - self.job.began_s,
-            "from_step": self.job.ratio.from_step,
-            "from_updates": self.job.ratio.from_updates,
-            "all_updates": self.governor.updates,
-            "episodes": self.episodes,
-        }
-        return steps, tensors, found
+    def _learner_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        job = self.job
+        tensors, found = state.gather_learner(self.learner, job.config, job.obs_space, job.action_space)
+        return tensors, found | {"from_step": job.ratio.from_step, "from_updates": job.ratio.from_updates}
 
-    def _save_now(self, has_replay: bool = False) -> None:
-        """The last checkpoint; only here nobody writes the lanes any more."""
-        files = {state.REPLAY_FILE: self.job.lanes.save} if has_replay else {}
-        self._read_commands()
-        self.saver.save(*self._gathered(), files)
-        self._tell_saved()
+    def _last_files(self) -> dict[str, Callable[[Path], None]]:
+        """The replay: only here nobody writes the lanes any more."""
+        return {state.REPLAY_FILE: self.job.lanes.save} if self.job.config.checkpoint.replay else {}
 
-    def _tell(self) -> None:
-        now = time.monotonic()
-        if now < self._report_due:
-            return
-        self._report_due = now + REPORT_S
-        self.page.enter(REPORT)
-        self._read_commands()
+    def _look(self) -> None:
+        super()._look()
         self.helping.look()
-        self._tell_saved()
-        self._report()
 
-    def _read_commands(self) -> None:
-        for command in self.channel.commands():
-            if "episodes" in command:
-                self.episodes = command["episodes"]
-            if "adopt" in command:
-                self._adopt(command["adopt"])
+    def _obey(self, command: Message) -> None:
+        super()._obey(command)
+        if "adopt" in command:
+            self._adopt(command["adopt"])
 
     def _adopt(self, paths: list[str] | None) -> None:
         self.waits_for_package = False
@@ -194,16 +164,12 @@ class Learning:
             self.learner.go_ahead(self.job.ahead)
         self.channel.send({"compiled": True})
 
-    def _tell_saved(self) -> None:
-        for told in self.saver.finished():
-            self.channel.send(told)
-
     def _report(self) -> None:
         learner, page = self.learner, self.page
-        totals = {**learner.replay.stats(), "dropped_messages": self.channel.num_dropped}
-        for name in COUNTED:
-            page.count(COUNTERS.index(name), totals[name] - self._counted[name])
-            self._counted[name] = totals[name]
+        for note in learner.take_notes():
+            self.channel.send({"note": note})
+        totals = learner.replay.stats()
+        self._count({name: totals[name] for name in COUNTED})
         page.set(AGE, learner.sample_age)
         page.set(LAG, float(self.job.board.version - learner.oldest_version))
         self.channel.send(
@@ -213,3 +179,6 @@ class Learning:
                 "update_s": learner.update_s,
             }
         )
+
+    def _close(self) -> None:
+        self.learner.replay.close()

@@ -20,13 +20,14 @@ from freewheel.learners.step import seen_later
 from freewheel.memory.counter import Counters
 from freewheel.memory.lanes import Lanes
 from freewheel.nets.flat import Flat
+from freewheel.nets.inputs import has_images
 from freewheel.report.account import Account, RoleTime, account, scalars
 from freewheel.report.episodes import Episode, Window
 from freewheel.report.phases import PHASES, new_ledger
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
 from freewheel.report.usage import Usage
-from freewheel.run import payoff, state
+from freewheel.run import form_trial, payoff, state
 from freewheel.run.callback import Callback, Moment
 from freewheel.run.channel import Message
 from freewheel.run.checkpoint import Checkpoint
@@ -89,10 +90,13 @@ def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout)
     )
     job.why_world = why_world
     job.device = str(pick_device(config.learner.device))
-    job.precision, job.why_precision = precision.choose(config.learner.precision, job.device.partition(":")[0])
+    chosen, job.why_precision = "fp32", "the fastest here by the trial of the learner's forms"
+    if config.learner.precision != "auto" or not has_images(net):
+        chosen, job.why_precision = precision.choose(config.learner.precision, job.device.partition(":")[0])
+    job.form, job.why_form, job.form_key = form_trial.choose(job, net, num_cores(), chosen)
     if job.device == "cpu":
         learner = build_learner(job)
-        if config.learner.workers != 1:
+        if config.learner.workers != 1 and (config.learner.workers or job.form.threads == 1):
             job.team = make_team(learner, net.num_actions, config.learner.workers, num_cores())
         if config.local.ahead and config.learner.compile != "off" and learner.step.has_later and num_cores() > 1:
             seen, later = seen_later(*learner.example()), learner.step.later(*learner.example())
@@ -127,7 +131,7 @@ class Local:
         self._dropped = 0
         self._has_asked = False
         self._adopt: Message | None = None  # what came of compiling, for a learner that is started anew
-        self._compiles = payoff.Decision(job.config)
+        self._compiles = payoff.Decision(job.config, form_trial.known_gain(job))
         self._supervisor = Supervisor(job, progress.note, self._hear)
         self._supervisor.before_last = self._tell_episodes
         self._ratio_target = job.config.learner.ratio
@@ -307,6 +311,7 @@ class Local:
             "train/dropped_rows": float(self._dropped),
             "train/dropped_logs": float(self._sink.num_dropped),
             "train/dropped_messages": float(sum(role.counters["dropped_messages"] for role in (learner, *actors))),
+            "train/cut_episodes": float(sum(actor.counters["cut_episodes"] for actor in actors)),
             "train/restarts": float(self._supervisor.num_deaths),
             "train/lock_wait": 0.0,  # there is none to wait for
             "train/queue_depth": float(max(self._governor.due(), 0)),  # updates that are due

@@ -253,10 +253,12 @@ def _compiler(config: Config) -> Fact:
 
 
 def _threads(config: Config) -> Fact:
-    threads, cores = config.learner.threads, num_cores()
+    threads, cores = config.learner.threads or 1, num_cores()
     there = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     value = {"learner": threads, "environment": there}
     shown = f"{threads} in the learner (learner.threads), set for OpenMP, MKL and torch"
+    if not config.learner.threads:
+        shown += "; for images as many as are fastest"
     other = {name: n for name, n in there.items() if n != str(threads)}
     if other:
         shown += f"; the environment's {', '.join(f'{name}={n}' for name, n in other.items())} is replaced"

@@ -18,7 +18,7 @@ from freewheel.run.in_turn import InTurn
 from freewheel.run.on_policy_parts import PolicyParts
 
 
-class OnPolicy(InTurn):
+class OnPolicy(InTurn[PolicyParts]):
     """Turns of the actor; when a rollout is complete it is learned from before the next actions are chosen."""
 
     def __init__(
@@ -31,8 +31,7 @@ class OnPolicy(InTurn):
         callbacks: Sequence[Callback],
         moment: Moment,
     ) -> None:
-        super().__init__(parts.ledger, config, checkpoints, sink, progress, callbacks, moment)
-        self.parts = parts
+        super().__init__(parts, config, checkpoints, sink, progress, callbacks, moment)
         self._samples = 0  # rows that updates of this process were made with
         self._first_step = moment.step
 
@@ -53,9 +52,6 @@ class OnPolicy(InTurn):
 
     def set_epsilon(self, epsilon: float | None) -> None:
         raise ConfigError(f"algo={self.config.algo} explores by its own policy: there is no epsilon to set.")
-
-    def metrics(self) -> dict[str, float]:
-        return self.parts.learner.figures()
 
     def _write_state(self) -> Path:
         moment = self.moment
@@ -82,7 +78,7 @@ class OnPolicy(InTurn):
         begun = time.perf_counter()
         tail = self.parts.actor.tail()
         while learner.is_due() and learner.call(self.moment.step, tail):
-            self._samples += learner.epochs_done * self.parts.rollout.num_rows
+            self._samples += learner.samples_done
             self._learned(learner.updates, begun)
             begun = time.perf_counter()
 

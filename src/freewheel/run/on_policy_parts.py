@@ -13,6 +13,7 @@ from freewheel.algos.distributions import Choices, Gaussian, actions_of
 from freewheel.algos.ppo import PPO
 from freewheel.config import Config
 from freewheel.errors import ConfigError
+from freewheel.learners.forms import settled_here
 from freewheel.learners.ppo_loop import PPOLearner
 from freewheel.learners.ppo_step import PPOStep
 from freewheel.learners.step import unrolled
@@ -20,8 +21,10 @@ from freewheel.memory.lanes import Lanes, forecast_bytes
 from freewheel.memory.rollout import EXTRA, Rollout, lane_rows
 from freewheel.memory.segment import allowed_bytes, format_bytes
 from freewheel.nets.actor_critic import ActorCritic, build_actor_critic
+from freewheel.nets.inputs import set_memory_format
 from freewheel.report.ledger import Ledger
 from freewheel.report.phases import new_ledger
+from freewheel.run.machine import num_cores
 from freewheel.run.parts import make_world_in_turn, seed_of
 from freewheel.spec import RowSpec, Space
 from freewheel.worlds.world import World
@@ -50,7 +53,7 @@ class PolicyParts:
 
 def build_on_policy(config: Config, env: Any, body: Any = None) -> PolicyParts:
     """Everything that a run needs, checked against each other; nothing is started yet."""
-    torch.set_num_threads(config.learner.threads)
+    torch.set_num_threads(config.learner.threads or 1)
     world = make_world_in_turn(env, config)
     try:
         return _around(world, config, body)
@@ -100,12 +103,16 @@ def build_rollout(config: Config, lanes: Lanes) -> Rollout:
         stack=config.world.stack,
         max_lag=config.rollout.max_lag,
         revalues=config.algo == "appo",
+        by_episodes=config.rollout.collect == "episodes",
     )
 
 
 def _around(world: World, config: Config, body: Any) -> PolicyParts:
     net, actions = build_actor(config, world.obs_space, world.action_space, body)
     lanes = build_lanes(config, world.obs_space, world.action_space)
+    form = settled_here(config.learner, net, num_cores())
+    torch.set_num_threads(form.threads)
+    set_memory_format(net, form.memory_format)
     step = build_step(config, net, actions)
     # The actor reads the learner's own numbers: in one process, in turn, there is nothing to copy.
     sampler = Sampler(step.act_net, actions, seed_of(config, "act"), world.num_lanes)
@@ -120,8 +127,9 @@ def _around(world: World, config: Config, body: Any) -> PolicyParts:
 
 
 def _forecast(spec: RowSpec, config: Config, num_lanes: int, rows: int) -> None:
-    """Refuses lanes that this machine cannot hold, twice: the rows of a rollout are gathered once."""
-    needed = 2 * forecast_bytes(spec, num_lanes, rows)
+    """Refuses lanes that this machine cannot hold, twice: the rows of a rollout are gathered once, and again for those that are kept."""
+    kept = config.rollout.reuse * forecast_bytes(spec, num_lanes, config.rollout.rows)
+    needed = 2 * forecast_bytes(spec, num_lanes, rows) + kept
     allowed, source = allowed_bytes()
     if needed > allowed:
         raise ConfigError(

@@ -94,6 +94,9 @@ def _restore_lanes(parts: PolicyParts, checkpoint: Checkpoint) -> str | None:
     actor.writer = parts.lanes.writer(go_on=exact)
     lost = np.setdiff1d(np.arange(world.num_lanes), exact)
     actor.episodes.forget_running(lost)
-    if not len(lost):
-        return None
-    return f"{len(lost)} of {world.num_lanes} lanes begin a new episode: their env could not be brought back"
+    notes = []
+    if len(lost):
+        notes.append(f"{len(lost)} of {world.num_lanes} lanes begin a new episode: their env could not be brought back")
+    if parts.learner.config.rollout.reuse:
+        notes.append("rollouts that were kept to be learned from again are collected anew")
+    return "; ".join(notes) or None

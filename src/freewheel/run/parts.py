@@ -17,6 +17,7 @@ from freewheel.config import Config
 from freewheel.errors import ConfigError
 from freewheel.learners import precision
 from freewheel.learners.device import pick_device
+from freewheel.learners.forms import settled_here
 from freewheel.learners.loop import Learner
 from freewheel.learners.step import Step, unrolled
 from freewheel.memory.lanes import Lanes, forecast_bytes
@@ -26,6 +27,7 @@ from freewheel.nets.build import QNet, build_net
 from freewheel.report.ledger import Ledger
 from freewheel.report.phases import new_ledger
 from freewheel.run.guard import start_forkserver
+from freewheel.run.machine import num_cores
 from freewheel.spec import RowSpec, Space
 from freewheel.worlds.make import make_world
 from freewheel.worlds.world import World
@@ -64,7 +66,7 @@ def seed_of(config: Config, role: str) -> int:
 
 def build(config: Config, env: Any, body: Any = None, loss: Loss | None = None) -> Parts:
     """Everything that a run needs, checked against each other; nothing is started yet."""
-    torch.set_num_threads(config.learner.threads)
+    torch.set_num_threads(config.learner.threads or 1)
     world = make_world_in_turn(env, config)
     try:
         return _around(world, config, body, loss)
@@ -157,7 +159,17 @@ def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts
     together = updates_together(config)
     device = pick_device(config.learner.device)
     chosen, why = precision.choose(config.learner.precision, device.type)
-    step = Step(net, algo, config.learner, unrolled=together, precision=chosen, device=device)
+    form = settled_here(config.learner, net, num_cores())
+    torch.set_num_threads(form.threads)
+    step = Step(
+        net,
+        algo,
+        config.learner,
+        unrolled=together,
+        precision=chosen,
+        memory_format=form.memory_format,
+        device=device,
+    )
     # The actor reads the learner's own numbers: in one process, in turn, there is nothing to copy.
     infer = Infer(step.eval_net, algo, world.action_space.dtype, seed_of(config, "noise"))
     explorer = Explorer(config.explore, world.num_lanes, net.num_actions, seed_of(config, "explore"), config.q.noisy)

@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from freewheel.actors.infer import Infer
-from freewheel.config import Config
-from freewheel.report.progress import Progress
-from freewheel.report.sink import Sink
 from freewheel.run import state
-from freewheel.run.callback import Callback, Moment
 from freewheel.run.checkpoint import Checkpoint
 from freewheel.run.in_turn import InTurn
 from freewheel.run.parts import Parts
 
 
-class Sequential(InTurn):
+class Sequential(InTurn[Parts]):
     """Turns of the actor, after each of them the updates that are due; logs, checkpoints and callbacks in between."""
-
-    def __init__(
-        self,
-        parts: Parts,
-        config: Config,
-        checkpoints: Path,
-        sink: Sink,
-        progress: Progress,
-        callbacks: Sequence[Callback],
-        moment: Moment,
-    ) -> None:
-        super().__init__(parts.ledger, config, checkpoints, sink, progress, callbacks, moment)
-        self.parts = parts
 
     def go_on(self, checkpoint: Checkpoint) -> str | None:
         """Puts a checkpoint back; the value says what could not go on exactly."""
@@ -51,9 +33,6 @@ class Sequential(InTurn):
     def set_epsilon(self, epsilon: float | None) -> None:
         self.parts.actor.explorer.override = epsilon
 
-    def metrics(self) -> dict[str, float]:
-        return self.parts.learner.figures()
-
     def _write_state(self) -> Path:
         moment = self.moment
         return state.write(self._checkpoints, self.parts, self.config, moment.step, moment.seconds)
@@ -69,6 +48,8 @@ class Sequential(InTurn):
             learner.call(moment.step)
             if doubt := learner.take_doubt():
                 self._progress.note(f"warning: {doubt}.")
+            for note in learner.take_notes():
+                self._progress.note(note)
             self._learned(learner.updates, begun)
         self._log()
         if self._progress.is_due(moment.step):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import difflib
+import importlib
+import importlib.util
 import re
 from collections.abc import Callable
 from typing import Any
@@ -27,8 +29,23 @@ def find_spec(name: str) -> EnvSpec:
     if colon:
         find_module(module)
     if env_id not in gymnasium.registry:
+        _register(env_id)
+    if env_id not in gymnasium.registry:
         raise ConfigError(f"there is no env {name!r}. {_near_ids(env_id)}")
     return copy.deepcopy(gymnasium.registry[env_id])
+
+
+def _register(env_id: str) -> None:
+    """Lets those tell their ids who are not asked for them when gymnasium is imported."""
+    if env_id.startswith("freewheel/"):
+        importlib.import_module("freewheel.worlds.catch")
+    elif env_id.startswith("SuperMarioBros"):
+        importlib.import_module("freewheel.worlds.mario").register(env_id)
+    elif importlib.util.find_spec("ale_py") is not None:
+        games: Any = importlib.import_module("ale_py")
+        games.ALEInterface.setLoggerMode(games.LoggerMode.Error)  # it greets on stderr
+    elif env_id.startswith("ALE/") or re.search(r"NoFrameskip-v\d$", env_id):
+        raise ConfigError(f"{env_id} needs ale-py, which is not installed. pip install 'freewheel[atari]'")
 
 
 def find_import(name: str) -> Callable[..., Any]:
@@ -63,7 +80,7 @@ def _near_ids(env_id: str) -> str:
         return f"Did you mean {' or '.join(near)}?"
     return (
         "gymnasium.pprint_registry() lists what is known; an id of another package is written package:id, "
-        "such as ale_py:ALE/Pong-v5; a function of your own module:function."
+        "such as minigrid:MiniGrid-Empty-8x8-v0; a function of your own module:function."
     )
 
 

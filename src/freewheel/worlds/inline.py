@@ -25,6 +25,8 @@ from freewheel.worlds.check import (
     read_rewards,
     refuse_step,
 )
+from freewheel.worlds.image import LIFE_LOST
+from freewheel.worlds.lives import end_lives
 from freewheel.worlds.seeds import episode_seed, lane_key
 from freewheel.worlds.world import TIMEOUT_S, Array, Ended, Obs, Ready
 
@@ -65,6 +67,7 @@ class InlineWorld:
         self._envs = list(envs)
         self._owns_envs = owns_envs
         self._steps = [env.step for env in envs]
+        self._ends_lives = envs[0].has_wrapper_attr("ends_lives") and envs[0].get_wrapper_attr("ends_lives")
         self._names = list(lanes or range(self.num_lanes))
         self.resets_at_once = resets_at_once
         self.reset_s = 0.0  # that a reset took lately
@@ -120,7 +123,7 @@ class InlineWorld:
             return self._where(lanes[i])
 
         try:
-            observed, rewards, terminated, truncated, _ = zip(*results, strict=True)
+            observed, rewards, terminated, truncated, infos = zip(*results, strict=True)
         except (TypeError, ValueError):
             refuse_step(results, find)
         self._read(observed, obs, find)
@@ -133,12 +136,17 @@ class InlineWorld:
             over = [i for i, flags in enumerate(zip(are_terminated, are_truncated, strict=True)) if any(flags)]
             ready.ended = _ends(ready, over, are_terminated, are_truncated)
             if self.resets_at_once is not None and len(over) < len(lanes):
+                if self._ends_lives:
+                    end_lives(ready, ids[[LIFE_LOST in info for info in infos]])
                 return self._put_off(ready, over)
             self._begin_again(ready, over)
         if obs is not self._obs:
             for name, rows in obs.items():
                 self._obs[name][ids] = rows
             self._reward[ids], self._first[ids] = reward, first
+        if self._ends_lives:
+            end_lives(ready, ids[[LIFE_LOST in info for info in infos]])
+            self._reward[ids], self._first[ids] = ready.reward, ready.first
         return ready
 
     def close(self) -> None:

@@ -13,9 +13,12 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from freewheel.config import WorldConfig
+from freewheel.config.image import wanted
 from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.worlds import atari
 from freewheel.worlds.check import close_all
 from freewheel.worlds.find import find_import, find_spec, is_import, missing_package
+from freewheel.worlds.image import prepare
 from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.measure import Choice, choose, num_cores
 from freewheel.worlds.pool import PoolWorld
@@ -45,7 +48,7 @@ def make_world(
         raise ConfigError(f"world.lanes={config.lanes} must be at least 1.")
     if isinstance(env, gymnasium.vector.VectorEnv):
         own = {"inline": kind == "inline", "pool": kind == "pool"}
-        _refuse(name, "is a vector env", **own, kwargs=kwargs, limit=config.max_episode_steps)
+        _refuse(name, "is a vector env", **own, kwargs=kwargs, limit=config.max_episode_steps, images=wanted(config))
         return VectorWorld(env, seed, name, owns_env=False)
     if isinstance(env, gymnasium.Env):
         _refuse(name, "is one env", vector=kind == "vector", pool=kind == "pool", kwargs=kwargs)
@@ -124,17 +127,22 @@ def make_env(env: AnyEnv, config: WorldConfig, render_mode: str | None = None, *
             f"{name} is a vector env; one plain env is needed here. Give its id or a function that makes one."
         )
     if isinstance(env, gymnasium.Env):
-        return _limited(_rendering(env, name, render_mode), config)
+        return _limited(prepare(_rendering(env, name, render_mode), config, name), config)
     if isinstance(env, str) and not is_import(env):
         spec = find_spec(env)
         # The world resets before it steps, and checks what comes back for all lanes at once.
         spec.order_enforce = False
         if render_mode is not None:
             kwargs["render_mode"] = render_mode
-        limit = config.max_episode_steps or None
-        env = _called(name, lambda: gymnasium.make(spec, limit, disable_env_checker=True, **kwargs), spec)
-        quicken(env)
-        return env
+        if atari.is_atari(spec):
+            kwargs = atari.env_kwargs(name, config, kwargs)
+        # Where frames are skipped the limit is one of steps, not of frames.
+        limit = None if wanted(config) else config.max_episode_steps or None
+        made = _called(name, lambda: gymnasium.make(spec, limit, disable_env_checker=True, **kwargs), spec)
+        quicken(made)
+        if atari.is_atari(spec):
+            atari.tell_rate(made, config)
+        return _limited(_prepared(made, config, name), config) if limit is None else made
     factory = find_import(env) if isinstance(env, str) else env
     if _makes_vector(factory):
         raise ConfigError(f"{name} makes a vector env; one plain env is needed here. Give a function that makes one.")
@@ -146,7 +154,7 @@ def make_env(env: AnyEnv, config: WorldConfig, render_mode: str | None = None, *
             f"{name} made {type(made).__name__}, which is not a gymnasium.Env. "
             "Let it return one; envs of the older gym package are converted by shimmy."
         )
-    return _limited(_rendering(made, name, render_mode), config)
+    return _limited(_prepared(_rendering(made, name, render_mode), config, name), config)
 
 
 def env_name(env: AnyEnv) -> str:
@@ -186,11 +194,14 @@ def _make_vector(name: str, env: str | Factory, config: WorldConfig, kwargs: dic
             raise ConfigError(
                 f"{name} has no vector env of its own. Set world.kind to inline for copies in one process."
             )
+        if atari.is_atari(spec):
+            return _called(name, lambda: atari.make_vector(name, spec, config, kwargs), spec)
+        _refuse(name, "is made in its own vector form", images=wanted(config))
         if config.max_episode_steps:
             kwargs["max_episode_steps"] = config.max_episode_steps
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
         return _called(name, lambda: gymnasium.make_vec(spec, config.lanes, mode, **kwargs), spec)
-    _refuse(name, "makes its own vector env", limit=config.max_episode_steps)
+    _refuse(name, "makes its own vector env", limit=config.max_episode_steps, images=wanted(config))
     if _makes_vector(env):
         kwargs["num_envs"] = config.lanes
     made = _called(name, lambda: env(**kwargs))
@@ -242,6 +253,7 @@ def _refuse(name: str, what: str, **unusable: Any) -> None:
         "vector": "world.kind=vector",
         "kwargs": "world.kwargs",
         "limit": "world.max_episode_steps",
+        "images": " and ".join(f"world.{setting}" for setting in unusable.get("images") or ()),
     }
     found = [flags[key] for key, value in unusable.items() if value]
     if found:
@@ -270,6 +282,15 @@ def _rendering(env: Env, name: str, render_mode: str | None) -> Env:
             "Let the function that makes it take render_mode."
         )
     return env
+
+
+def _prepared(env: Env, config: WorldConfig, name: str) -> Env:
+    """Closed again if its pictures cannot be what the settings say."""
+    try:
+        return prepare(env, config, name)
+    except BaseException:
+        close_all(name, [env])
+        raise
 
 
 def _limited(env: Env, config: WorldConfig) -> Env:

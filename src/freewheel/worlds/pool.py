@@ -17,8 +17,9 @@ import numpy as np
 from freewheel.errors import EnvError, FreewheelError
 from freewheel.spec import RowSpec
 from freewheel.worlds.check import obs_leaves
+from freewheel.worlds.lives import joined
 from freewheel.worlds.pool_member import Member, WorkerTrace, check_leaving, start_forkserver
-from freewheel.worlds.pool_table import READY, TERMINATED, TRUNCATED, Column, Table, pull, push
+from freewheel.worlds.pool_table import GOES_ON, READY, TERMINATED, TRUNCATED, Column, Table, pull, push
 from freewheel.worlds.pool_worker import Make, Task
 from freewheel.worlds.seeds import lane_key
 from freewheel.worlds.world import TIMEOUT_S, Array, Ended, Obs, Ready
@@ -209,9 +210,10 @@ class PoolWorld:
             over = lanes[ends != 0]
             ends = ends[ends != 0]
             obs = {name: rows[over] for name, rows in table.final.items()}
-            ended = Ended(over, obs, table.final_reward[over], ends & TERMINATED != 0, ends & TRUNCATED != 0)
+            flags = (ends & flag != 0 for flag in (TERMINATED, TRUNCATED, GOES_ON))
+            ended = Ended(over, obs, table.final_reward[over], *flags)
         if lost is not None:
-            ended = lost if ended is None else _joined(lost, ended)
+            ended = lost if ended is None else joined(lost, ended)
         if len(lanes) == self.num_lanes:
             for name, rows in table.obs.items():
                 np.copyto(self._last[name], rows)
@@ -316,16 +318,6 @@ def _split(count: int, parts: int) -> list[range]:
     each, rest = divmod(count, parts)
     ends = [(i + 1) * each + min(i + 1, rest) for i in range(parts)]
     return [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
-
-
-def _joined(one: Ended, two: Ended) -> Ended:
-    return Ended(
-        np.concatenate((one.lanes, two.lanes)),
-        {name: np.concatenate((rows, two.obs[name])) for name, rows in one.obs.items()},
-        np.concatenate((one.reward, two.reward)),
-        np.concatenate((one.terminated, two.terminated)),
-        np.concatenate((one.truncated, two.truncated)),
-    )
 
 
 def _end_all(members: list[Member], table: Table) -> FreewheelError | None:

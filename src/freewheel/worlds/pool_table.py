@@ -20,7 +20,7 @@ from freewheel.worlds.world import Array, Obs
 
 READY = 0  # index of the counter that all threads add announced lanes to; the pool sleeps on it
 ALARM = 1 << 32  # what a thread adds to it that failed: reaches whatever number the pool waits for
-TERMINATED, TRUNCATED = 1, 2
+TERMINATED, TRUNCATED, GOES_ON = 1, 2, 4
 _ALIGN = 64
 
 
@@ -91,7 +91,10 @@ class Table:
         self.final: Obs = {name: arrays[f"final/{name}"] for name in names}
         self.action = arrays[self.action_column.name]
         self.reward, self.final_reward = arrays["reward"], arrays["final_reward"]
-        self.first, self.ends = arrays["first"], arrays["ends"]  # ends: TERMINATED, TRUNCATED, both or 0
+        self.first, self.ends = (
+            arrays["first"],
+            arrays["ends"],
+        )  # ends: the sum of TERMINATED, TRUNCATED and GOES_ON, or 0
         # One ring per thread, as long as it has lanes: no lane can be in it twice.
         self.inboxes = [arrays["inbox"][span.start : span.stop] for span in self.spans]
         self.outboxes = [arrays["outbox"][span.start : span.stop] for span in self.spans]

@@ -25,7 +25,7 @@ from freewheel.errors import EnvError, FreewheelError
 from freewheel.spec import Space
 from freewheel.worlds.check import close_all
 from freewheel.worlds.inline import InlineWorld
-from freewheel.worlds.pool_table import ALARM, READY, TERMINATED, TRUNCATED, Table, pull, push
+from freewheel.worlds.pool_table import ALARM, GOES_ON, READY, TERMINATED, TRUNCATED, Table, pull, push
 from freewheel.worlds.world import Array, Ready
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
@@ -167,7 +167,8 @@ class Stepper:
             for name, rows in ended.obs.items():
                 self._final[name][ended.lanes] = rows
             self._final_reward[ended.lanes] = ended.reward
-            self._ends[ended.lanes] = ended.terminated * TERMINATED + ended.truncated * TRUNCATED
+            flags = ended.terminated * TERMINATED + ended.truncated * TRUNCATED
+            self._ends[ended.lanes] = flags if ended.goes_on is None else flags + ended.goes_on * GOES_ON
         push(self._outbox, self._done, lanes)
         self._done += len(lanes)
         self._is_done.add(len(lanes))

@@ -28,6 +28,9 @@ class Ended:
     reward: Array
     terminated: Array
     truncated: Array
+    goes_on: Array | None = (
+        None  # where only a life was lost: an end for learning, within a game whose return is counted on
+    )
 
 
 @dataclass(slots=True)

@@ -10,11 +10,18 @@ LEAST_UPDATES = 64
 class Meter:
     """Told after every step how far the training is; the same clock for every side.
 
-    The window opens `warm_s` after the first `LEAST_UPDATES` updates and closes after `seconds`.
+    The window opens `warm_s` after the first `least_updates` updates and closes after `seconds`.
     """
 
-    def __init__(self, warm_s: float, seconds: float, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        warm_s: float,
+        seconds: float,
+        clock: Callable[[], float] = time.perf_counter,
+        least_updates: int = LEAST_UPDATES,
+    ) -> None:
         self._warm_s, self._seconds, self._clock = warm_s, seconds, clock
+        self._least_updates = least_updates
         self._made_s = clock()
         self._ready_s: float | None = None
         self._opened: tuple[float, int, int] | None = None
@@ -26,7 +33,7 @@ class Meter:
         if self._closed is not None:
             return True
         if self._ready_s is None:
-            if updates >= LEAST_UPDATES:
+            if updates >= self._least_updates:
                 self._ready_s = now
         elif self._opened is None:
             if now - self._ready_s >= self._warm_s:

@@ -8,6 +8,7 @@ class Package:
     module: str
     distribution: str
     has_prioritized: bool = False
+    venv: str = ""  # where it cannot live with the others: the name after that of their environment
 
 
 # numpy is no peer but a baseline: it stands in the table and does not count in the ratio.
@@ -19,7 +20,8 @@ PACKAGES = {
     "tianshou": Package("tianshou", "tianshou", has_prioritized=True),
     "numpy": Package("numpy", "numpy"),
     "envpool": Package("envpool", "envpool"),  # vector envs, no buffer
-    "pufferlib": Package("pufferlib", "pufferlib"),
+    "pufferlib": Package("pufferlib", "pufferlib", venv="puffer"),  # vector envs and a training; an older gymnasium
     "sbx": Package("sbx", "sbx-rl"),  # a training, no buffer
+    "sample-factory": Package("sample_factory", "sample-factory", venv="sf"),  # likewise; an older numpy
 }
 PEERS = ("cpprb", "sb3", "torchrl", "tianshou")

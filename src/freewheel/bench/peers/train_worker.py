@@ -1,8 +1,8 @@
-"""One training behind JSON lines: `python -m peers.dqn_worker MODULE THREADS`; MODULE has a `train(meter, order)` and a `version()`.
+"""One training behind JSON lines: `python -m peers.train_worker MODULE THREADS`; MODULE has a `train(meter, order)` and a `version()`.
 
 {"op": "train", "warm_s": 4, "seconds": 20, "envs": 8, "threads": 1, ...}
     -> {"steps_per_s": ..., "updates_per_s": ..., "updates_per_step": ..., "seconds": ..., "startup_s": ...}
-and whatever else `train` gives.
+and whatever else `train` gives. `least_updates` says after how many updates training is under way, if it is not 64.
 """
 
 import importlib
@@ -10,7 +10,7 @@ import os
 import sys
 
 from .lines import Message, die_with_parent, serve
-from .meter import Meter
+from .meter import LEAST_UPDATES, Meter
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
 
     def train(message: Message) -> Message:
         limit_torch(message["threads"])
-        meter = Meter(message["warm_s"], message["seconds"])
+        meter = Meter(message["warm_s"], message["seconds"], least_updates=message.get("least_updates", LEAST_UPDATES))
         told = side.train(meter, message)
         return {**meter.figures(), **(told or {})}
 

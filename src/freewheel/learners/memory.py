@@ -1,0 +1,55 @@
+"""Memory that does not suffice for a batch: how it is noticed, and into how many parts the batch goes then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from freewheel.errors import ConfigError
+
+# What torch's allocator for the CPU says; the one for CUDA has an error of its own.
+SAID_BY_CPU = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory")
+
+
+@dataclass
+class Shortage:
+    """What went wrong, once something did."""
+
+    error: BaseException = field(default_factory=MemoryError)
+
+
+@contextmanager
+def noticed() -> Iterator[Shortage]:
+    """Goes on after the block when memory ran out in it. Whatever the block held is free by then."""
+    found = Shortage()
+    try:
+        yield found
+    except (RuntimeError, MemoryError) as error:
+        if not is_shortage(error):
+            raise
+        found.error = error.with_traceback(None)  # whose frames hold the tensors of the block
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def is_shortage(error: BaseException) -> bool:
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return any(said in str(error) for said in SAID_BY_CPU)
+
+
+def more_parts(num_parts: int, num_rows: int, error: BaseException) -> int:
+    """Twice as many; none may be empty."""
+    if num_parts >= num_rows:
+        raise ConfigError(
+            f"memory does not suffice for one row of a batch of {num_rows} at a time: {first_line(error)}. Take a smaller "
+            "network or smaller images, or keep fewer replay.rows."
+        ) from error
+    return min(2 * num_parts, num_rows)
+
+
+def first_line(error: BaseException) -> str:
+    return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)

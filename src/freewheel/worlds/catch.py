@@ -1,0 +1,105 @@
+"""Two small games of pictures: one to learn with convolutions, and one that only the order of frames can solve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from freewheel.worlds.world import Array
+
+SIDE = 84
+CELLS = 12
+CELL = SIDE // CELLS
+DARK, LIGHT = 40, 255
+
+
+class Catch(gymnasium.Env[Any, Any]):
+    """A ball falls, and the paddle at the bottom moves left, stays or moves right: 1 if it catches the ball, else -1."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    observation_space = spaces.Box(0, 255, (SIDE, SIDE), np.uint8)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self._ball, self._height, self._paddle = 0, 0, 0
+
+    def get_action_meanings(self) -> list[str]:
+        return ["LEFT", "NOOP", "RIGHT"]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._ball, self._paddle = (int(place) for place in self.np_random.integers(CELLS, size=2))
+        self._height = 0
+        return self._draw(), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self._paddle = min(max(self._paddle + int(action) - 1, 0), CELLS - 1)
+        self._height += 1
+        is_over = self._height == CELLS - 1
+        reward = (1.0 if self._ball == self._paddle else -1.0) if is_over else 0.0
+        return self._draw(), reward, is_over, False, {}
+
+    def render(self) -> Any:
+        return _in_colour(self._draw())
+
+    def _draw(self) -> Array:
+        return _picture((self._height, self._ball), (CELLS - 1, self._paddle))
+
+
+class Drift(gymnasium.Env[Any, Any]):
+    """A dot goes round in one direction, and 1 is for saying which: 0 left, 1 right; -1 for the other.
+
+    Every place is as likely in both directions, so that a frame by itself tells nothing, nor do two whose order is not known. The
+    first answer of an episode, which can only be a guess, does not count.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    observation_space = spaces.Box(0, 255, (SIDE, SIDE), np.uint8)
+    action_space = spaces.Discrete(2)
+    STEPS = 16
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self._place, self._direction, self._taken = 0, 1, 0
+
+    def get_action_meanings(self) -> list[str]:
+        return ["LEFT", "RIGHT"]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place, self._direction = int(self.np_random.integers(CELLS)), int(self.np_random.choice([-1, 1]))
+        self._taken = 0
+        return self._draw(), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        is_right = (1 if int(action) else -1) == self._direction
+        reward = 0.0 if self._taken == 0 else 1.0 if is_right else -1.0
+        self._taken += 1
+        self._place = (self._place + self._direction) % CELLS
+        return self._draw(), reward, False, self._taken == self.STEPS, {}
+
+    def render(self) -> Any:
+        return _in_colour(self._draw())
+
+    def _draw(self) -> Array:
+        return _picture((CELLS // 2, self._place))
+
+
+def _picture(*lit: tuple[int, int]) -> Array:
+    cells = np.full((CELLS, CELLS), DARK, np.uint8)
+    for row, column in lit:
+        cells[row, column] = LIGHT
+    return cells.repeat(CELL, axis=0).repeat(CELL, axis=1)
+
+
+def _in_colour(picture: Array) -> Array:
+    return np.repeat(picture[:, :, None], 3, axis=2)
+
+
+for _id, _env in (("freewheel/Catch-v0", Catch), ("freewheel/Drift-v0", Drift)):
+    if _id not in gymnasium.registry:
+        gymnasium.register(_id, entry_point=f"{__name__}:{_env.__name__}")
