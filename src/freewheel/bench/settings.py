@@ -257,17 +257,21 @@ class LocksSettings:
 class SpeedupSettings:
     """The same training on CartPole-v1 in turn and with free-running roles, measured beside what Amdahl's law predicts.
 
-    One agent, for several shares of time that training takes and numbers of actors. Several agents come with multi-agent worlds.
+    For several shares of time that training takes: one agent with several numbers of actors, and several agents that learn each for
+    itself, one process in turn against one learner and one actor for each.
     """
 
     shares: Annotated[tuple[float, ...], comma_list("SHARE,SHARE", float)] = (0.1, 0.3, 0.5, 0.7)
     """Shares of the sequential run's time that training is to take; the ratio is set so that it does."""
 
     actors: Annotated[tuple[int, ...], comma_list("N,N", int)] = (1, 2)
-    """Numbers of actor processes of the local runtime."""
+    """Numbers of actor processes of the local runtime, for one agent."""
+
+    agents: Annotated[tuple[int, ...], comma_list("N,N", int)] = (2, 5, 10)
+    """Numbers of agents, each with its own env, policy, learner and one actor."""
 
     lanes: int = 16
-    """Envs over all actors."""
+    """Envs of each agent."""
 
     form: Literal["eager", "compiled"] = "eager"
     """Form of the updates, in both runtimes."""

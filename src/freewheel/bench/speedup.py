@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
@@ -26,6 +26,7 @@ from freewheel.bench.harness import (
 )
 from freewheel.bench.peers.dqn_settings import BATCH, ENV, STEPS_PER_UPDATE
 from freewheel.bench.settings import SpeedupSettings, check_numbers, check_plot, check_training
+from freewheel.bench.team import Team
 from freewheel.bench.trainings import OURS_MODULE, RATIO_TOLERANCE, Configuration, count
 from freewheel.errors import ConfigError, FreewheelError
 
@@ -33,14 +34,27 @@ SEQUENTIAL = "sequential"
 FIRST_RATIO = BATCH / STEPS_PER_UPDATE
 
 
+class Layout(NamedTuple):
+    """How many agents learn, each for itself, and how many actors each has."""
+
+    agents: int
+    actors: int
+
+    def __str__(self) -> str:
+        return count(self.actors, "actor") if self.agents == 1 else count(self.agents, "agent")
+
+
 @dataclass
 class Point:
-    """One share of training: the ratio that gives it, its run in turn, and those with free-running roles by number of actors."""
+    """One share of training: the ratio that gives it, its run in turn, and those with free-running roles.
+
+    Agents that take turns in one process make as many steps a second together as one does alone: the run in turn stands for any number.
+    """
 
     share: float
     ratio: float
     in_turn: Configuration
-    free: dict[int, Configuration] = field(default_factory=dict)
+    free: dict[Layout, Configuration] = field(default_factory=dict)
 
     def learner_share(self) -> float:
         """As measured, which is near what was asked for."""
@@ -55,7 +69,7 @@ def run(settings: SpeedupSettings) -> list[Case]:
     check(settings)
     machine = describe_machine({})
     warn_if_busy(machine)
-    per_round = len(settings.shares) * (1 + len(settings.actors))
+    per_round = len(settings.shares) * (1 + len(layouts(settings)))
     with progress("bench speedup", 1 + per_round * settings.rounds) as bar:
         points = plan(settings, calibrate(settings, bar))
         for _ in range(settings.rounds):
@@ -67,8 +81,8 @@ def run(settings: SpeedupSettings) -> list[Case]:
     whole = [point for point in points if point.is_whole()]
     if not whole:
         raise FreewheelError("no share of training gave all of its figures; each one's last lines are above.")
-    cases = [make_case(point, actors, machine["cores"]) for point in whole for actors in point.free]
-    svg.write(settings.plot, plot(cases, settings.actors, machine))
+    cases = [make_case(point, layout, machine["cores"]) for point in whole for layout in point.free]
+    svg.write(settings.plot, plot(cases, layouts(settings), machine))
     print(f"the plot is in {settings.plot}", file=sys.stderr)
     print_report("speedup", machine, cases, table(cases, machine), as_json=settings.json)
     return cases
@@ -76,7 +90,7 @@ def run(settings: SpeedupSettings) -> list[Case]:
 
 def check(settings: SpeedupSettings) -> None:
     check_training(settings.seconds, settings.warm_s, settings.rounds)
-    check_numbers(actors=settings.actors, lanes=(settings.lanes,))
+    check_numbers(actors=settings.actors, agents=settings.agents, lanes=(settings.lanes,))
     check_plot(settings.plot)
     if not settings.shares or not all(0 < share < 1 for share in settings.shares):
         raise ConfigError(
@@ -89,9 +103,14 @@ def check(settings: SpeedupSettings) -> None:
         )
 
 
+def layouts(settings: SpeedupSettings) -> list[Layout]:
+    """One agent with each number of actors, then each number of agents with one."""
+    return list(dict.fromkeys([Layout(1, n) for n in settings.actors] + [Layout(n, 1) for n in settings.agents]))
+
+
 def calibrate(settings: SpeedupSettings, bar: Bar) -> float:
     """What an update costs, in steps of the actor: from a run in turn at some ratio."""
-    first = configuration(settings, FIRST_RATIO, SEQUENTIAL, 0, "calibration")
+    first = configuration(settings, FIRST_RATIO, "calibration")
     bar.show(first.label)
     first.measure(settings.warm_s, settings.seconds, {})
     bar.advance()
@@ -111,38 +130,42 @@ def plan(settings: SpeedupSettings, update_in_steps: float) -> list[Point]:
     points = []
     for share in settings.shares:
         ratio, name = ratio_for(share, update_in_steps), f"training {100 * share:.0f} %"
-        point = Point(share, ratio, configuration(settings, ratio, SEQUENTIAL, 0, name))
-        for actors in settings.actors:
-            point.free[actors] = configuration(settings, ratio, "local", actors, f"{name}, {count(actors, 'actor')}")
-        points.append(point)
+        free = {layout: configuration(settings, ratio, f"{name}, {layout}", layout) for layout in layouts(settings)}
+        points.append(Point(share, ratio, configuration(settings, ratio, name), free))
     return points
 
 
-def configuration(settings: SpeedupSettings, ratio: float, runtime: str, actors: int, name: str) -> Configuration:
+def configuration(settings: SpeedupSettings, ratio: float, name: str, layout: Layout | None = None) -> Configuration:
+    """In turn, or with free-running roles where a layout is given."""
+    runtime = "local" if layout else SEQUENTIAL
     order = order_of(
         lanes=settings.lanes,
         runtime=runtime,
         is_compiled=settings.form == "compiled",
         ratio=ratio,
-        actors=actors,
+        actors=layout.actors if layout else 0,
     )
-    side = SEQUENTIAL if runtime == SEQUENTIAL else OURS
-    return Configuration("dqn", side, f"{runtime}, {name}", Path(sys.executable), OURS_MODULE, order)
+    side, title, python = OURS if layout else SEQUENTIAL, f"{runtime}, {name}", Path(sys.executable)
+    if layout and layout.agents > 1:
+        return Team("dqn", side, title, python, OURS_MODULE, order, agents=layout.agents)
+    return Configuration("dqn", side, title, python, OURS_MODULE, order)
 
 
-def predicted(learner_share: float, actors: int, cores: int) -> float:
-    """Amdahl's law for roles that overlap: the longest of the actors' part, the learner's part and all work over the cores."""
-    return 1 / max((1 - learner_share) / actors, learner_share, 1 / cores)
+def predicted(learner_share: float, layout: Layout, cores: int) -> float:
+    """Amdahl's law for roles that overlap: the longest of one agent's actors' part, its learner's part and all agents' work over the cores."""
+    longest = max((1 - learner_share) / layout.actors, learner_share, layout.agents / cores)
+    return layout.agents / longest
 
 
-def make_case(point: Point, actors: int, cores: int) -> Case:
-    free, share = point.free[actors], point.learner_share()
-    name = f"speedup/{100 * point.share:.0f}%/{count(actors, 'actor')}".replace(" ", "_")
+def make_case(point: Point, layout: Layout, cores: int) -> Case:
+    free, share = point.free[layout], point.learner_share()
+    name = f"speedup/{100 * point.share:.0f}%/{layout}".replace(" ", "_")
     case = Case(name, "steps/s", free.speeds(), baselines={SEQUENTIAL: point.in_turn.speeds()}, baseline=SEQUENTIAL)
     case.extra = {
         "training_share": shown(share),
-        "actors": actors,
-        "predicted": shown(predicted(share, actors, cores)),
+        "agents": layout.agents,
+        "actors": layout.actors,
+        "predicted": shown(predicted(share, layout, cores)),
         "asked_ratio": shown(point.ratio),
         "ratios": {SEQUENTIAL: shown(point.in_turn.ratio()), OURS: shown(free.ratio())},
     }
@@ -158,12 +181,23 @@ def make_case(point: Point, actors: int, cores: int) -> Case:
 
 def table(cases: Sequence[Case], machine: dict[str, Any]) -> Table:
     made = Table(title=f"bench speedup: {ENV} on {machine['cpu']}, {machine['cores']} cores, medians of the rounds")
-    for title in ("training takes", "actors", "ratio", "sequential steps/s", "local steps/s", "measured", "predicted"):
+    titles = (
+        "training takes",
+        "agents",
+        "actors",
+        "ratio",
+        "sequential steps/s",
+        "local steps/s",
+        "measured",
+        "predicted",
+    )
+    for title in titles:
         made.add_column(title, justify="right")
     for case in cases:
         ratio = case.ratio or 0.0
         made.add_row(
             f"{100 * case.extra['training_share']:.0f} %",
+            str(case.extra["agents"]),
             str(case.extra["actors"]),
             f"{case.extra['ratios'][OURS]:.2f}",
             readable(median(case.baselines[SEQUENTIAL])),
@@ -171,18 +205,22 @@ def table(cases: Sequence[Case], machine: dict[str, Any]) -> Table:
             f"{ratio:.2f}x",
             f"{case.extra['predicted']:.2f}x",
         )
-    made.caption = "predicted: 1 / the longest of actors' share / actors, learner's share, 1 / cores"
+    made.caption = (
+        "actors: of each agent. steps/s: of all agents together; in turn these are as many for any number of agents.\n"
+        "predicted: agents / the longest of an agent's actors' share / actors, its learner's share, agents / cores"
+    )
     return made
 
 
-def plot(cases: Sequence[Case], numbers: Sequence[int], machine: dict[str, Any]) -> str:
+def plot(cases: Sequence[Case], chosen: Sequence[Layout], machine: dict[str, Any]) -> str:
     curves = []
-    for colour, actors in enumerate(numbers):
-        own = sorted((c for c in cases if c.extra["actors"] == actors), key=lambda c: c.extra["training_share"])
+    for colour, layout in enumerate(chosen):
+        own = [case for case in cases if (case.extra["agents"], case.extra["actors"]) == layout]
+        own.sort(key=lambda case: case.extra["training_share"])
         places = [round(100 * c.extra["training_share"], 1) for c in own]
         measured = [(x, c.ratio or 0.0) for x, c in zip(places, own, strict=True)]
         law = [(x, c.extra["predicted"]) for x, c in zip(places, own, strict=True)]
-        curves.append(svg.Curve(f"measured, {count(actors, 'actor')}", measured, colour))
-        curves.append(svg.Curve(f"predicted, {count(actors, 'actor')}", law, colour, is_dashed=True))
+        curves.append(svg.Curve(f"measured, {layout}", measured, colour))
+        curves.append(svg.Curve(f"predicted, {layout}", law, colour, is_dashed=True))
     title = f"Free-running roles against roles in turn ({machine['cores']} cores)"
     return svg.lines(title, "share of the sequential run's time that training takes, %", "speed-up", curves)

@@ -1,5 +1,6 @@
 """How training speed is taken: steps and updates in a window that opens when training is under way."""
 
+import os
 import time
 from collections.abc import Callable
 
@@ -10,7 +11,8 @@ LEAST_UPDATES = 64
 class Meter:
     """Told after every step how far the training is; the same clock for every side.
 
-    The window opens `warm_s` after the first `least_updates` updates and closes after `seconds`.
+    The window opens `warm_s` after the first `least_updates` updates, when `may_open` has nothing against it, and closes after
+    `seconds`.
     """
 
     def __init__(
@@ -19,9 +21,10 @@ class Meter:
         seconds: float,
         clock: Callable[[], float] = time.perf_counter,
         least_updates: int = LEAST_UPDATES,
+        may_open: Callable[[], bool] = lambda: True,
     ) -> None:
         self._warm_s, self._seconds, self._clock = warm_s, seconds, clock
-        self._least_updates = least_updates
+        self._least_updates, self._may_open = least_updates, may_open
         self._made_s = clock()
         self._ready_s: float | None = None
         self._opened: tuple[float, int, int] | None = None
@@ -36,7 +39,7 @@ class Meter:
             if updates >= self._least_updates:
                 self._ready_s = now
         elif self._opened is None:
-            if now - self._ready_s >= self._warm_s:
+            if now - self._ready_s >= self._warm_s and self._may_open():
                 self._opened = now, steps, updates
         elif now - self._opened[0] >= self._seconds:
             self._closed = now, steps, updates
@@ -57,3 +60,18 @@ class Meter:
             "seconds": seconds,
             "startup_s": self._ready_s - self._made_s,
         }
+
+
+class Together:
+    """Opens the windows of `count` trainings at once: each leaves a file in the folder when it is warm, and looks for the others'."""
+
+    def __init__(self, folder: str, name: str, count: int) -> None:
+        self._folder, self._path, self._count = folder, os.path.join(folder, name), count
+        self._is_warm = False
+
+    def __call__(self) -> bool:
+        if not self._is_warm:
+            self._is_warm = True
+            with open(self._path, "x"):
+                pass
+        return len(os.listdir(self._folder)) >= self._count

@@ -2,7 +2,8 @@
 
 {"op": "train", "warm_s": 4, "seconds": 20, "envs": 8, "threads": 1, ...}
     -> {"steps_per_s": ..., "updates_per_s": ..., "updates_per_step": ..., "seconds": ..., "startup_s": ...}
-and whatever else `train` gives. `least_updates` says after how many updates training is under way, if it is not 64.
+and whatever else `train` gives. `least_updates` says after how many updates training is under way, if it is not 64; `together` names a folder
+by which several trainings open their windows at once.
 """
 
 import importlib
@@ -10,7 +11,7 @@ import os
 import sys
 
 from .lines import Message, die_with_parent, serve
-from .meter import LEAST_UPDATES, Meter
+from .meter import Meter, Together
 
 
 def main() -> None:
@@ -20,7 +21,10 @@ def main() -> None:
 
     def train(message: Message) -> Message:
         limit_torch(message["threads"])
-        meter = Meter(message["warm_s"], message["seconds"], least_updates=message.get("least_updates", LEAST_UPDATES))
+        options: Message = {"least_updates": message["least_updates"]} if "least_updates" in message else {}
+        if "together" in message:
+            options["may_open"] = Together(**message["together"])
+        meter = Meter(message["warm_s"], message["seconds"], **options)
         told = side.train(meter, message)
         return {**meter.figures(), **(told or {})}
 
