@@ -44,10 +44,16 @@ inline void raise_pending() {
   if (PyErr_Occurred()) throw nb::python_error();
 }
 
+// Before a wait, while the GIL is held anyway: to take it again just for this would cost threads that share it more than the wait.
+inline void check_signals() {
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
 // Runs `wait(until_ns)` without the GIL, and raises what a signal left behind.
 template <class Wait>
 bool wait_without_gil(double timeout_s, Wait wait) {
   const i64 until = deadline(timeout_s);
+  check_signals();
   bool reached;
   {
     nb::gil_scoped_release free;
@@ -147,5 +153,6 @@ inline void check_priorities(const float* priority, i64 count) {
 void bind_memory(nb::module_& m);
 void bind_lanes(nb::module_& m);
 void bind_sampler(nb::module_& m);
+void bind_step(nb::module_& m);
 
 }  // namespace fw

@@ -117,6 +117,7 @@ static void describe(BoundSampler& self,
 static nb::object take(std::shared_ptr<BoundSampler> self, double beta, double timeout_s, std::size_t bytes) {
   self->check();
   const i64 until = deadline(timeout_s);
+  check_signals();
   int index;
   {
     nb::gil_scoped_release free;

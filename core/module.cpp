@@ -1,4 +1,4 @@
-// The compiled part of Freewheel. Python faces: freewheel.memory, freewheel.weights, freewheel.report.
+// The compiled part of Freewheel. Python faces: freewheel.memory, freewheel.weights, freewheel.report, freewheel.worlds.
 #include "bind.hpp"
 
 NB_MODULE(_core, m) {
@@ -15,4 +15,5 @@ NB_MODULE(_core, m) {
   fw::bind_memory(m);
   fw::bind_lanes(m);
   fw::bind_sampler(m);
+  fw::bind_step(m);
 }

@@ -2,8 +2,8 @@
 //
 // Contract
 //   * add() never blocks. Its cost without sleepers is one atomic addition and one load.
-//   * wait() returns true once the count has reached the target, false when the deadline passed or `interrupted()` said so.
-//     It sleeps on a futex; it does not poll.
+//   * wait() returns true once the count has reached the target, false when the deadline passed or `interrupted()` said so
+//     after a sleep; what came before the call is the caller's to look at. It sleeps on a futex; it does not poll.
 //   * A sleeper is woken only when its target is reached: it leaves the lowest wanted count in `wake_at`.
 //   * No wake-up is lost. add() changes the count before it reads wake_at, wait() writes wake_at before it reads the count
 //     (both sequentially consistent), so at least one of the two sees the other. Whoever clears wake_at moves `round` on
@@ -44,7 +44,7 @@ class Counter {
   template <class Interrupted>
   bool wait(u64 target, i64 until_ns, Interrupted interrupted) const {
     if (reached(load(), target)) return true;  // without registering, which would cost the next add() a wake-up
-    for (;;) {
+    for (bool has_slept = false;; has_slept = true) {
       const u64 round = round_->load(std::memory_order_seq_cst);
       u64 wanted = wake_at_->load(std::memory_order_seq_cst);
       while (earlier(target, wanted) &&
@@ -52,8 +52,8 @@ class Counter {
       }
       if (reached(count_->load(std::memory_order_seq_cst), target)) return true;
       const i64 now = P::now();
-      if (now >= until_ns || interrupted()) return false;
-      // At most a second at a time: a signal that lands between interrupted() and the sleep does not cut the sleep short.
+      if (now >= until_ns || (has_slept && interrupted())) return false;
+      // At most a second at a time: a signal that lands just before the sleep does not cut it short.
       P::sleep(round_, round, std::min(until_ns, now + 1'000'000'000));
     }
   }

@@ -6,7 +6,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from freewheel.config import Config, LearnerConfig, LocalConfig, WorldConfig
@@ -40,6 +40,9 @@ def test_calls_are_whole() -> None:
 
 
 @given(RATIOS, st.integers(0, 300))
+@example(
+    Ratio(samples_per_step=0.12, batch_size=1, updates_per_call=1, from_step=0), 14
+)  # 15 / 0.12 is a little over 125
 def test_the_next_call_is_due_exactly_when_it_says(ratio: Ratio, calls: int) -> None:
     updates = ratio.from_updates + calls * ratio.updates_per_call
     at = ratio.next_at(updates)

@@ -46,8 +46,10 @@ class Ratio:
     def next_at(self, updates: int) -> int:
         """The steps at which the call after so many updates is due."""
         calls = (updates - self.from_updates) // self.updates_per_call + 1
-        steps = self.from_step + math.ceil(calls * self.steps_per_call)
-        while self.due(steps, updates) <= 0:  # rounding of the division in `due`
+        steps = (
+            self.from_step + math.ceil(calls * self.steps_per_call) - 1
+        )  # rounded, here and in `due`: one too many or too few
+        while self.due(steps, updates) <= 0:
             steps += 1
         return steps
 

@@ -19,10 +19,10 @@ from freewheel.spec import RowSpec
 from freewheel.worlds.check import obs_leaves
 from freewheel.worlds.lives import joined
 from freewheel.worlds.pool_member import Member, WorkerTrace, check_leaving, start_forkserver
-from freewheel.worlds.pool_table import GOES_ON, READY, TERMINATED, TRUNCATED, Column, Table, pull, push
+from freewheel.worlds.pool_table import READY, Column, Table, pull, push
 from freewheel.worlds.pool_worker import Make, Task
 from freewheel.worlds.seeds import lane_key
-from freewheel.worlds.world import TIMEOUT_S, Array, Ended, Obs, Ready
+from freewheel.worlds.world import GOES_ON, TERMINATED, TIMEOUT_S, TRUNCATED, Array, Ended, Obs, Ready
 
 LOOK_S = 0.25  # between two looks at whether all workers live
 CLOSE_S = 5.0
@@ -155,7 +155,9 @@ class PoolWorld:
         return [member.pid for member in self._members]
 
     def _send_to(self, thread: int, lanes: Array) -> None:
-        push(self._table.inboxes[thread], self._sent[thread], lanes - self._table.spans[thread].start)
+        span = self._table.spans[thread]
+        if len(span) > 1:  # a thread with one lane knows which
+            push(self._table.inboxes[thread], self._sent[thread], lanes - span.start)
         self._sent[thread] += len(lanes)
         self._open[thread] += len(lanes)
         self._sent_to[thread].add(len(lanes))
@@ -182,24 +184,33 @@ class PoolWorld:
 
     def _gather(self) -> int:
         """Takes what was announced out of the rings; the value is the number of lanes that can be given."""
+        found: list[int] = []  # by threads with one lane
         for thread, done in enumerate(self._done_by):
             until, seen = done.value, self._seen[thread]
             if until == seen:
                 continue
-            lanes = pull(self._table.outboxes[thread], seen, until) + self._table.spans[thread].start
             self._seen[thread] = until
-            self._open[thread] -= len(lanes)
-            if self._lost.any():
-                self._arrived[lanes[self._lost[lanes]]] = True
-                lanes = lanes[~self._lost[lanes]]
-            if len(lanes):
-                self._parts.append(lanes)
+            self._open[thread] -= until - seen
+            span = self._table.spans[thread]
+            if len(span) == 1:
+                found.append(span.start)
+            else:
+                self._keep(pull(self._table.outboxes[thread], seen, until) + span.start)
+        if found:
+            self._keep(np.array(found))
         if self._arrived.any():
             back = np.flatnonzero(self._arrived & self._flies)
             self._arrived[back] = False
             if len(back):
                 self._parts.append(back)
         return sum(map(len, self._parts))
+
+    def _keep(self, lanes: Array) -> None:
+        if self._lost.any():
+            self._arrived[lanes[self._lost[lanes]]] = True
+            lanes = lanes[~self._lost[lanes]]
+        if len(lanes):
+            self._parts.append(lanes)
 
     def _give(self, lanes: Array) -> Ready:
         table = self._table

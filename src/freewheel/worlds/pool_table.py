@@ -20,7 +20,6 @@ from freewheel.worlds.world import Array, Obs
 
 READY = 0  # index of the counter that all threads add announced lanes to; the pool sleeps on it
 ALARM = 1 << 32  # what a thread adds to it that failed: reaches whatever number the pool waits for
-TERMINATED, TRUNCATED, GOES_ON = 1, 2, 4
 _ALIGN = 64
 
 
@@ -94,7 +93,7 @@ class Table:
         self.first, self.ends = (
             arrays["first"],
             arrays["ends"],
-        )  # ends: the sum of TERMINATED, TRUNCATED and GOES_ON, or 0
+        )  # ends: the sum of world's TERMINATED, TRUNCATED and GOES_ON, or 0
         # One ring per thread, as long as it has lanes: no lane can be in it twice.
         self.inboxes = [arrays["inbox"][span.start : span.stop] for span in self.spans]
         self.outboxes = [arrays["outbox"][span.start : span.stop] for span in self.spans]

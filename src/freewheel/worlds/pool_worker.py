@@ -25,8 +25,8 @@ from freewheel.errors import EnvError, FreewheelError
 from freewheel.spec import Space
 from freewheel.worlds.check import close_all
 from freewheel.worlds.inline import InlineWorld
-from freewheel.worlds.pool_table import ALARM, GOES_ON, READY, TERMINATED, TRUNCATED, Table, pull, push
-from freewheel.worlds.world import Array, Ready
+from freewheel.worlds.pool_table import ALARM, READY, Table, pull, push
+from freewheel.worlds.world import GOES_ON, TERMINATED, TRUNCATED, Array, Ready
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -130,15 +130,31 @@ class Stepper:
 
     def _serve(self, world: InlineWorld) -> None:
         self._begin_episodes(world)
-        go, closing = self._go, self._table.closing
+        go, closing, is_single = self._go, self._table.closing, len(self._span) == 1
         while not closing[0]:
             go.wait(self._sent + 1, IDLE_S)
             until = go.value
             if until == self._sent or closing[0]:
                 continue
+            if is_single:
+                self._sent = until
+                self._step_one(world)
+                continue
             lanes = pull(self._inbox, self._sent, until)
             self._sent = until
             self._step(world, lanes)
+
+    def _step_one(self, world: InlineWorld) -> None:
+        """The only lane of this thread, which stands in no ring."""
+        ready = world.step_only(self._action[0])
+        if ready.ended is not None:
+            self._announce(ready)
+            self._begin_episodes(world)
+            return
+        self._ends[0] = 0
+        self._done += 1
+        self._is_done.add(1)
+        self._ready.add(1)
 
     def _begin_episodes(self, world: InlineWorld) -> None:
         while world.num_fresh and not self._table.closing[0]:

@@ -17,6 +17,8 @@ Obs = dict[str, Array]
 
 # An env that takes longer for one step is taken for dead.
 TIMEOUT_S = 60.0
+# How an episode ended, as bits of one byte. The core knows the first two.
+TERMINATED, TRUNCATED, GOES_ON = 1, 2, 4
 
 
 @dataclass(slots=True)
