@@ -27,7 +27,7 @@ from freewheel.run.checkpoint import load_newest
 from freewheel.run.job import FIRST_ACTOR
 from freewheel.train import exit_code
 
-WAIT_S = 60.0
+WAIT_S = 150.0  # a busy machine takes a minute to compile
 LOOK_S = 0.002
 
 

@@ -90,6 +90,7 @@ def test_f02_a_learner_with_workers_is_killed_and_goes_on_with_them(nursery: Nur
     assert run.err.count("worker-1 ended") == TIMES, run.err
 
 
+@pytest.mark.timeout(300)
 def test_f02_the_process_ahead_of_a_learner_is_killed_or_stopped(nursery: Nursery, tmp_path: Path) -> None:
     """Compiled updates go on with it, without it, and with the one that takes its place; so does a learner after its death."""
     settings = {**TEAM, "learner.workers": 1, "learner.compile": "on", "learner.updates_per_call": 2}
@@ -107,7 +108,7 @@ def hit_team(nursery: Nursery, folder: Path, *hits: tuple[str, int, int], settin
     ]
     plan = {"env": "fault_envs:Plain", "seed": SEED, "settings": settings, "acts": [["save_first", {}], *acts]}
     run = nursery.drive(folder, plan)
-    assert run.wait(110) == 0, run.err
+    assert run.wait(250) == 0, run.err
     assert run.facts["trouble"] == [], run.err
     assert run.facts["ratio"] == pytest.approx(RATIO, rel=0.05)
     assert run.checkpoint() is not None
