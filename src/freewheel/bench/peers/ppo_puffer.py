@@ -4,13 +4,13 @@ import importlib
 import importlib.metadata
 import os
 import sys
-import tempfile
 from functools import partial
 from typing import Any
 
 import gymnasium
 
 from . import ppo_settings as same
+from .aside import aside
 from .meter import Meter
 
 
@@ -27,12 +27,8 @@ def make_env(buf: Any = None, seed: int = 0, **_: Any) -> Any:
 
 def train(meter: Meter, order: dict[str, Any]) -> None:
     """Its default model has one hidden layer where the others have two, which is in its favour."""
-    with tempfile.TemporaryDirectory(prefix="freewheel-bench-") as folder:
-        os.chdir(folder)  # importing it leaves a link to its resources in the current directory
-        try:
-            _train(meter, order, folder)
-        finally:
-            os.chdir("/")
+    with aside() as folder:
+        _train(meter, order, folder)
 
 
 def _train(meter: Meter, order: dict[str, Any], folder: str) -> None:

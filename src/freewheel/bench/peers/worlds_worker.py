@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from .aside import aside
 from .lines import Message, die_with_parent, serve
 from .window import measure_us
 from .world_envs import IDS, maker, register_atari
@@ -51,8 +52,9 @@ def envpool(env: str, lanes: int) -> Any:
 
 
 def puffer(env: str, lanes: int) -> Any:
-    emulation: Any = importlib.import_module("pufferlib.emulation")
-    vector: Any = importlib.import_module("pufferlib.vector")
+    with aside():
+        emulation: Any = importlib.import_module("pufferlib.emulation")
+        vector: Any = importlib.import_module("pufferlib.vector")
 
     def make(*_: Any, **given: Any) -> Any:
         return emulation.GymnasiumPufferEnv(env_creator=maker(env), **given)
