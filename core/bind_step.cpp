@@ -60,6 +60,16 @@ int flag_of(PyObject* value, const Numpy& numpy) {
   return -1;
 }
 
+// A float or an int as it is: NaN where it is something else.
+double number_of(PyObject* value) {
+  if (PyFloat_Check(value)) return PyFloat_AS_DOUBLE(value);
+  if (!PyLong_CheckExact(value)) return NAN;
+  const double number = PyLong_AsDouble(value);
+  if (PyErr_Occurred() == nullptr) return number;
+  PyErr_Clear();  // it is larger than any double
+  return NAN;
+}
+
 // Copies an observation that is an array of the row's type and shape, finite where it is of floats.
 bool copy_row(PyObject* observed, const Py_buffer& rows, std::size_t row, const Numpy& numpy) {
   if (!PyObject_TypeCheck(observed, numpy.array)) return false;
@@ -109,7 +119,7 @@ int step_lanes(const List& steps, const List& logs, const List& actions, const L
     is_plain = PyTuple_CheckExact(tuple) && PyTuple_GET_SIZE(tuple) == 5;
     if (!is_plain) continue;
     PyObject* value = PyTuple_GET_ITEM(tuple, 1);
-    const double number = PyFloat_Check(value) ? PyFloat_AS_DOUBLE(value) : NAN;
+    const double number = number_of(value);
     const int terminated = flag_of(PyTuple_GET_ITEM(tuple, 2), numpy), truncated = flag_of(PyTuple_GET_ITEM(tuple, 3), numpy);
     is_plain = std::abs(number) <= std::numeric_limits<float>::max() && terminated >= 0 && truncated >= 0 &&
                copy_row(PyTuple_GET_ITEM(tuple, 0), rows.buffer, i, numpy);

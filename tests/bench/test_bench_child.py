@@ -34,6 +34,14 @@ def test_a_child_measures_and_ends() -> None:
     assert is_gone(pid)
 
 
+def test_what_a_child_leaves_in_its_folder_for_temporary_files_goes_with_it() -> None:
+    with Child("numpy", PYTHON, "replay_worker", "numpy") as numpy:
+        environment = Path(f"/proc/{numpy._process.pid}/environ").read_bytes().split(b"\0")
+        (folder,) = [Path(line[7:].decode()) for line in environment if line.startswith(b"TMPDIR=")]
+        (folder / "left").mkdir()
+    assert not folder.exists()
+
+
 def test_a_failed_order_carries_the_error_and_leaves_the_child_usable() -> None:
     with Child("numpy", PYTHON, "replay_worker", "numpy") as numpy:
         with pytest.raises(PeerFailed, match=r"numpy \(pid \d+\) could not do .*no buffer is open"):

@@ -36,11 +36,11 @@ def run(*results: Any, dtype: Any = np.float32) -> tuple[int, Any, Any, Any]:
 
 
 def test_plain_steps_land_in_their_rows() -> None:
-    found, obs, reward, ends = run(PLAIN, (ROW + 3, -2.5, np.False_, np.False_, {"a": 1}))
+    found, obs, reward, ends = run(PLAIN, (ROW + 3, -2.5, np.False_, np.False_, {"a": 1}), (ROW, -7, False, False, {}))
     assert found == NONE_ENDED
-    assert obs.tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert reward.tolist() == [1.0, -2.5]
-    assert ends.tolist() == [0, 0]
+    assert obs.tolist() == [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
+    assert reward.tolist() == [1.0, -2.5, -7.0]
+    assert ends.tolist() == [0, 0, 0]
 
 
 def test_ends_are_told() -> None:
@@ -67,7 +67,8 @@ def test_ends_are_told() -> None:
         (np.array([0, np.nan, 0], np.float32), 1.0, False, False, {}),
         (np.array([0, -np.inf, 0], np.float32), 1.0, False, False, {}),
         (ROW, "1", False, False, {}),
-        (ROW, 1, False, False, {}),
+        (ROW, True, False, False, {}),
+        (ROW, 10**400, False, False, {}),
         (ROW, np.float32(1), False, False, {}),
         (ROW, float("nan"), False, False, {}),
         (ROW, 1e39, False, False, {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
 import select
@@ -35,14 +36,20 @@ class Child:
     """One child process that answers each JSON line with one JSON line, and sleeps in between.
 
     It is a session of its own, so that Ctrl-C reaches only the bench process, and stopping it takes along
-    whatever processes it started. It ends when its stdin closes, so it does not outlive its parent.
+    whatever processes it started, and the files they left in the folder for them. It ends when its stdin closes, so it does
+    not outlive its parent.
     """
 
     def __init__(self, name: str, python: Path, module: str, *args: str) -> None:
         self.name = name
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the child
         self._unread = b""
-        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
+        self._folder = tempfile.TemporaryDirectory(prefix="freewheel-bench-", ignore_cleanup_errors=True)
+        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "TMPDIR": self._folder.name}
+        # What was compiled once stays where torch keeps it without us.
+        environment.setdefault(
+            "TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
+        )
         environment.pop("PYTHONPATH", None)  # it is meant for our interpreter, not for the peers'
         self._process = subprocess.Popen(
             [str(python), "-m", f"peers.{module}", *args],
@@ -92,6 +99,7 @@ class Child:
             if process.stdout is not None:
                 process.stdout.close()
             self._stderr.close()
+            self._folder.cleanup()
 
     def __enter__(self) -> Child:
         return self

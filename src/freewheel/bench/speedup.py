@@ -220,7 +220,7 @@ def plot(cases: Sequence[Case], chosen: Sequence[Layout], machine: dict[str, Any
         places = [round(100 * c.extra["training_share"], 1) for c in own]
         measured = [(x, c.ratio or 0.0) for x, c in zip(places, own, strict=True)]
         law = [(x, c.extra["predicted"]) for x, c in zip(places, own, strict=True)]
-        curves.append(svg.Curve(f"measured, {layout}", measured, colour))
-        curves.append(svg.Curve(f"predicted, {layout}", law, colour, is_dashed=True))
-    title = f"Free-running roles against roles in turn ({machine['cores']} cores)"
+        curves.append(svg.Curve(str(layout), measured, colour))
+        curves.append(svg.Curve(str(layout), law, colour, is_dashed=True))
+    title = f"Free-running roles against roles in turn on {machine['cores']} cores (dashed: predicted)"
     return svg.lines(title, "share of the sequential run's time that training takes, %", "speed-up", curves)

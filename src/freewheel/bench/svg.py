@@ -26,7 +26,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points joined by a line; `is_dashed` for what was not measured."""
+    """Points joined by a line; `is_dashed` for what was not measured and belongs to the curve of the same colour."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -37,7 +37,7 @@ class Curve:
 def bars(title: str, panels: Sequence[Panel]) -> str:
     """Panels below each other under one legend."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.series))
-    parts = [_title(title), *_legend([(name, i, False) for i, name in enumerate(names)])]
+    parts = [_title(title), *_legend([(name, i) for i, name in enumerate(names)])]
     for number, panel in enumerate(panels):
         parts += _panel(panel, names, 64 + number * PANEL_HEIGHT)
     return _document(64 + len(panels) * PANEL_HEIGHT, parts)
@@ -52,7 +52,7 @@ def lines(title: str, x_title: str, y_title: str, curves: Sequence[Curve]) -> st
     low, high = low - pad, high + pad
     most = nice_top(max((y for curve in curves for _, y in curve.points), default=1.0))
     bottom = height - BOTTOM - 16
-    parts = [_title(title), *_legend([(curve.name, curve.colour, curve.is_dashed) for curve in curves])]
+    parts = [_title(title), *_legend([(curve.name, curve.colour) for curve in curves if not curve.is_dashed])]
     parts += _grid(most, top, bottom)
     parts.append(_text(LEFT - 60, top - 14, y_title))
 
@@ -120,14 +120,11 @@ def _grid(most: float, top: float, bottom: float) -> list[str]:
     return parts
 
 
-def _legend(entries: Sequence[tuple[str, int, bool]]) -> list[str]:
+def _legend(entries: Sequence[tuple[str, int]]) -> list[str]:
     parts, x = [], float(LEFT - 60)
-    for name, colour, is_dashed in entries:
-        dash = ' stroke-dasharray="6 4"' if is_dashed else ""
+    for name, colour in entries:
         stroke = COLOURS[colour % len(COLOURS)]
-        parts.append(
-            f'<line x1="{x:.0f}" y1="48" x2="{x + 22:.0f}" y2="48" stroke="{stroke}" stroke-width="{2 if is_dashed else 8}"{dash}/>'
-        )
+        parts.append(f'<line x1="{x:.0f}" y1="48" x2="{x + 22:.0f}" y2="48" stroke="{stroke}" stroke-width="8"/>')
         parts.append(_text(x + 28, 52, name))
         x += 28 + 7.2 * len(name) + 22
     return parts
