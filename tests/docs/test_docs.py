@@ -24,7 +24,7 @@ from freewheel.config import assemble, image, on_policy, parts
 from freewheel.config.assemble import known
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {page.name: page.read_text() for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]}
 BEGIN, END = "<!-- settings: begin -->\n", "<!-- settings: end -->"
 COMMAND = re.compile(r"^\s*\$ (?:PYTHONPATH=\S+ )?(freewheel .*?)(?: +#.*)?$", re.MULTILINE)
@@ -51,7 +51,7 @@ def test_the_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_files_it_names_exist(name: str) -> None:
-    folder = ROOT / "docs" if (ROOT / "docs" / name).exists() else ROOT
+    folder = next((page.parent for page in PAGES if page.name == name), ROOT)
     named = re.findall(r"`((?:src|core|tests|docs|examples|benchmarks|scripts)/[\w./-]+)`", TEXTS[name])
     links = re.findall(r"\]\((?!http)([\w./-]+)(?:#[\w-]+)?\)", TEXTS[name])
     assert [path for path in named if not (ROOT / path).exists()] == []
