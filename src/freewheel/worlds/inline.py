@@ -111,7 +111,7 @@ class InlineWorld:
         return ready
 
     def step_only(self, action: Array) -> Ready:
-        """What send and recv do of a world with one lane, at a fifth of their cost."""
+        """What send and recv do of a world with one lane, in one call."""
         return self._step(self._order, [np.array(action, self.action_space.dtype)[()]])
 
     def _step(self, lanes: list[int], actions: list[Any]) -> Ready:
