@@ -139,12 +139,30 @@ static void update(BoundSampler& self, const Lease& lease, nb::handle priorities
   check_priorities(priority.data<float>(), i64(n));
   if (lease.lent->owner.get() != &self) throw Refused("this batch was drawn from another replay.");
   nb::gil_scoped_release free;
-  const BatchOut& batch = self.feed.buffer(lease.lent->index);
-  self.feed.post(batch.lane, batch.row, priority.data<float>(), n);
+  self.feed.post(lease.lent->index, {priority.data<float>(), priority.data<float>() + n});
+}
+
+// The same from errors that lie in several pieces, as `addresses` of equally many floats. One that is no number counts as 0; `least`
+// is added to each, so that every row keeps a chance.
+static void update_pieces(BoundSampler& self, const Lease& lease, const std::vector<std::uintptr_t>& addresses, float least) {
+  self.check();
+  const std::size_t n = self.sampler.settings().batch, each = n / std::max<std::size_t>(addresses.size(), 1);
+  if (each * addresses.size() != n)
+    throw Refused(std::to_string(addresses.size()) + " pieces do not make a batch of " + std::to_string(n) + ".");
+  if (lease.lent->owner.get() != &self) throw Refused("this batch was drawn from another replay.");
+  nb::gil_scoped_release free;
+  std::vector<float> priority(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    const float error = reinterpret_cast<const float*>(addresses[i / each])[i % each];
+    priority[i] = (error >= 0 && !std::isinf(error) ? error : 0.0f) + least;
+  }
+  self.feed.post(lease.lent->index, std::move(priority));
 }
 
 void bind_sampler(nb::module_& m) {
-  nb::class_<Lease>(m, "Lease", nb::type_slots(lease_slots)).def("tensor", &Lease::tensor, nb::arg("number"));
+  nb::class_<Lease>(m, "Lease", nb::type_slots(lease_slots))
+      .def("tensor", &Lease::tensor, nb::arg("number"))
+      .def_prop_ro("address", [](const Lease& self) { return reinterpret_cast<std::uintptr_t>(self.at); });
 
   nb::class_<BoundSampler>(m, "Sampler")
       .def_static("make",
@@ -163,6 +181,7 @@ void bind_sampler(nb::module_& m) {
       .def("take", &take, nb::arg("beta"), nb::arg("timeout_s"), nb::arg("num_bytes"),
            nb::sig("def take(self, beta: float, timeout_s: float, num_bytes: int) -> Lease | None"))
       .def("update", &update, nb::arg("lease"), nb::arg("priorities"))
+      .def("update_pieces", &update_pieces, nb::arg("lease"), nb::arg("addresses"), nb::arg("least"))
       .def("stop", [](BoundSampler& self) {
         self.check();
         nb::gil_scoped_release free;

@@ -87,9 +87,10 @@ class Feed {
     work_.add(1);
   }
 
-  void post(const i64* lane, const i64* row, const float* priority, std::size_t count) {
-    if (depth_ == 0) return sampler_.update(lane, row, priority, count);
-    auto* posted = new Posted{{lane, lane + count}, {row, row + count}, {priority, priority + count}, nullptr};
+  // Of a lent buffer. Its rows are not copied: it is filled again only after what was posted before its release is applied.
+  void post(int index, std::vector<float> priority) {
+    if (depth_ == 0) return update(index, priority);
+    auto* posted = new Posted{index, std::move(priority), nullptr};
     posted->before = posted_.load(std::memory_order_relaxed);
     // release: pairs with the exchange in apply_posted(); what was posted is whole before it can be found.
     while (!posted_.compare_exchange_weak(posted->before, posted, std::memory_order_release)) {
@@ -105,7 +106,7 @@ class Feed {
     u64 ask = 0;  // the take() that was the newest when the filling began
   };
   struct Posted {
-    std::vector<i64> lane, row;
+    int index;
     std::vector<float> priority;
     Posted* before;
   };
@@ -180,8 +181,13 @@ class Feed {
     while (oldest) {
       std::unique_ptr<Posted> posted(oldest);
       oldest = posted->before;
-      sampler_.update(posted->lane.data(), posted->row.data(), posted->priority.data(), posted->lane.size());
+      update(posted->index, posted->priority);
     }
+  }
+
+  void update(int index, const std::vector<float>& priority) {
+    const BatchOut& batch = buffer(index);
+    sampler_.update(batch.lane, batch.row, priority.data(), priority.size());
   }
 
   Sampler<P>& sampler_;

@@ -91,7 +91,7 @@ void write_and_sample(bool prioritized, std::size_t depth, std::size_t n_step, s
       const BatchOut& out = feed.buffer(taken);
       sampler.weigh(feed.buffer(taken), 0.4);
       world.check(out, set, scratch);
-      feed.post(out.lane, out.row, priorities_of(out, set.batch).data(), set.batch);
+      feed.post(taken, priorities_of(out, set.batch));
       if (held >= 0) {
         world.check(feed.buffer(held), set, scratch);  // still what it was
         feed.release(held);

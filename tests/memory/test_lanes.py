@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from freewheel.errors import ConfigError, ReplayError
 from freewheel.memory.lanes import Lanes, Writer, forecast_bytes
-from freewheel.memory.replay import Replay
+from freewheel.memory.replay import LEAST_PRIORITY, Replay
 from freewheel.spec import RowSpec, flatten
 
 SPEC = RowSpec.of(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4))
@@ -297,3 +298,33 @@ def test_a_lane_may_come_more_than_once_in_a_call() -> None:
     writer.append(**rows(4, lanes=np.array([0, 1, 0, 0]), truncated=np.array([False, False, True, False])))
     batch = Replay(lanes, 1).sample()
     assert (batch.lane.item(), batch.row.item(), batch.steps.item(), batch.reward.item()) == (0, 0, 1, 1.0)
+
+
+def filled(n: int) -> Lanes:
+    lanes = Lanes(SPEC, 1, 50)
+    lanes.writer().append(**rows(n))
+    return lanes
+
+
+def test_errors_in_pieces_are_the_priorities_of_the_joined_batch() -> None:
+    joined, pieces = (Replay(filled(20), 6, prioritized=True, seed=3) for _ in range(2))
+    errors = torch.tensor([0.5, torch.nan, 2.0, torch.inf, -1.0, 0.0])
+    joined.update_priorities(joined.sample(), torch.tensor([0.5, 0, 2, 0, 0, 0]) + LEAST_PRIORITY)
+    # As they come: of another type, with gaps, with a gradient.
+    pieces.update_errors(pieces.sample(), [errors[:3].double(), errors[3:].repeat_interleave(2)[::2].requires_grad_()])
+    assert joined.state() == pieces.state()
+    for _ in range(20):
+        one, other = joined.sample(), pieces.sample()
+        assert one.row.tolist() == other.row.tolist()
+        assert one.weight.tolist() == other.weight.tolist()
+
+
+def test_errors_that_are_not_a_batch_are_refused() -> None:
+    lanes = filled(20)
+    replay = Replay(lanes, 6, prioritized=True)
+    batch = replay.sample()
+    for sizes in ((6, 6), (2, 4), (5,), ()):
+        with pytest.raises((ConfigError, ReplayError), match="batch of 6"):
+            replay.update_errors(batch, [torch.ones(size) for size in sizes])
+    with pytest.raises(ReplayError, match="drawn from another replay"):
+        Replay(lanes, 6, prioritized=True).update_errors(batch, [torch.ones(6)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from freewheel.report.phases import COUNTERS
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
 from freewheel.run import channel as channels
+from freewheel.run import pinning
 from freewheel.run.acting import Acting
 from freewheel.run.callback import Moment
 from freewheel.run.channel import Channel, pair
@@ -150,3 +152,17 @@ def test_a_precision_that_was_asked_for_is_told_of(
         del given["learner.workers"]
     freewheel.train("CartPole-v1", steps=40, preset="none", settings=given)
     assert "precision=fp32: bf16 dies here." in capsys.readouterr().err
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="takes two cores")
+def test_with_pin_on_the_learner_and_the_others_keep_to_cores_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound: dict[int, set[int]] = {}
+    monkeypatch.setattr(pinning, "_bind", bound.__setitem__)
+    train(tmp_path, **{"local.pin": "on"})
+    masks = {frozenset(cores) for cores in bound.values()}
+    assert len(bound) >= 2
+    assert len(masks) == 2
+    assert min(len(mask) for mask in masks) == 1
+    assert sorted(core for mask in masks for core in mask) == sorted(os.sched_getaffinity(0))

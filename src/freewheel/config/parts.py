@@ -313,8 +313,8 @@ class LocalConfig:
     ahead: bool = True
     """A process of its own shows the next batches to the target network, once updates are compiled; with more than one core."""
 
-    pin: bool = False
-    """Bind each role to a core of its own."""
+    pin: Literal["auto", "on", "off"] = "auto"
+    """Whether the learner has a core to itself: auto gives it one where others hold it up, and takes it back if that does not help."""
 
     step_timeout_s: float = 60.0
     """An actor whose env takes longer for one step is replaced."""

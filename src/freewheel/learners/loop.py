@@ -25,7 +25,6 @@ from freewheel.report.phases import PHASES
 
 SAMPLE, TRANSFER, COMPUTE, PRIORITIES = (PHASES.index(name) for name in ("sample", "transfer", "compute", "priorities"))
 USED = ("obs", "action", "next_obs", "reward", "discount", "weight")
-LEAST_PRIORITY = 1e-6
 
 
 @dataclass(slots=True)
@@ -103,7 +102,7 @@ class Learner:
             updates += self.num_groups * step.unrolled
             if self.replay.prioritized:
                 enter(PRIORITIES)
-                self._set_priorities(drawn.batch, each)
+                self.replay.update_errors(drawn.batch, [done.outcome.priorities for done in each])
         self.update_s = (time.perf_counter() - begun) / self.config.learner.updates_per_call
         check_finite(step.state, self.updates, self.lr)
         return self.config.learner.updates_per_call
@@ -206,12 +205,6 @@ class Learner:
                 each[0] if one_by_one else {name: torch.stack([one[name] for one in each]) for name in each[0]}
             )
         return found
-
-    def _set_priorities(self, batch: Batch, each: Sequence[Updated]) -> None:
-        priorities = torch.cat([done.outcome.priorities for done in each])
-        # A row that was predicted exactly, or whose error is no number, keeps a small chance.
-        priorities = torch.nan_to_num(priorities, 0.0, 0.0, 0.0) + LEAST_PRIORITY
-        self.replay.update_priorities(batch, priorities)
 
 
 def doubtful(batch: Batch) -> str:

@@ -18,7 +18,6 @@ from freewheel.run.channel import Channel
 from freewheel.run.job import Job
 from freewheel.run.learning import Learning, build_learner
 from freewheel.run.learning_on_policy import OnPolicyLearning
-from freewheel.run.pinning import pin
 from freewheel.run.profile import profiled
 
 # What a compiler is asked for, as its number.
@@ -36,8 +35,6 @@ def main(kind: str, index: int, life: int, job: Job, end: socket.socket) -> None
 
 def _act(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None]:
     def work() -> None:
-        if job.config.local.pin:
-            pin(1 + index)
         acting = (OnPolicyActing if job.is_on_policy else Acting)(job, index, life, channel)
         with profiled(f"actor-{index}", job.folder, job.config.local.profile):
             acting.run()
@@ -48,8 +45,6 @@ def _act(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None
 def _learn(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None]:
     def work() -> None:
         learning = (OnPolicyLearning if job.is_on_policy else Learning)(job, life, channel)
-        if job.config.local.pin:
-            pin(0)  # after its thread that draws batches was started, which may go elsewhere
         with profiled("learner", job.folder, job.config.local.profile):
             learning.run()
 
@@ -76,8 +71,6 @@ def _look_ahead(index: int, life: int, job: Job, channel: Channel) -> Callable[[
     def work() -> None:
         assert job.ahead is not None
         torch.set_num_threads(1)
-        if job.config.local.pin:
-            pin(1)
         work_ahead(job.ahead, load(Path(job.ahead.package)), lambda: False)
 
     return work

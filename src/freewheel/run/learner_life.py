@@ -22,7 +22,7 @@ START, WAIT, PUBLISH, CHECKPOINT, COMPILE, REPORT, STOP = (
 BEATS, PUBLISHED, UPDATES, SAMPLES = (COUNTERS.index(name) for name in ("beats", "published", "updates", "samples"))
 LAG, VERSION = (GAUGES.index(name) for name in ("policy_lag", "version"))
 
-REPORT_S = 0.2
+REPORT_S = 0.5
 
 
 class LearnerLife(ABC):

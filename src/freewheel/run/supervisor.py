@@ -22,6 +22,7 @@ from freewheel.run.entry import ANYTHING, ONLY_FOUND
 from freewheel.run.guard import Guard, start_forkserver
 from freewheel.run.job import FIRST_ACTOR, LEARNER, Job
 from freewheel.run.member import Member, running_phase
+from freewheel.run.pinning import OwnCore, Pin
 from freewheel.run.role import FINAL
 
 STARTING, STOPPED = PHASES.index("start"), PHASES.index("stop")
@@ -58,6 +59,7 @@ class Supervisor:
         self._stop_due: float | None = None
         self._late: set[str] = set()  # killed because they did not end: no death to be told or made good
         self._processes = Processes()
+        self._own_core = OwnCore(_pin(job), note)
 
     @property
     def members(self) -> list[Member]:
@@ -113,6 +115,7 @@ class Supervisor:
                     member.beat_s = now
                 member.look_at_usage()
                 self._watch(member, now)
+            self._divide_cores(now)
         self._move_on(now)
 
     @property
@@ -271,6 +274,12 @@ class Supervisor:
             self._note(f"{member.name} has been stopped for {now - member.beat_s:.0f} s and is replaced.")
             member.kill()
 
+    def _divide_cores(self, now: float) -> None:
+        # A learner that shares its gradients takes more than one core.
+        if self.learner.is_alive and not (self.workers and self.job.config.local.pin == "auto"):
+            others = [member.pid for member in self.members if member.is_alive and member is not self.learner]
+            self._own_core.look(self.learner.pid, others, now)
+
     def usage(self) -> dict[str, float]:
         """CPU and memory of every process since the last call, for the log."""
         pids = {member.name: member.pid for member in self.members if member.is_alive}
@@ -287,6 +296,12 @@ class Supervisor:
             spent = RoleTime.of(member.name, member.kind, snapshot, wall_s, cpu_s=member.cpu_s, starts=starts)
             found.append(replace(spent, gauges={**spent.gauges, "memory_mb": member.memory_mb}))
         return found
+
+
+def _pin(job: Job) -> Pin:
+    """A learner of several threads is not helped by one core."""
+    pin = job.config.local.pin
+    return "off" if pin == "auto" and job.form.threads > 1 else pin
 
 
 def _how(code: int) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
+from freewheel import _core
 from freewheel.errors import ConfigError
 from freewheel.spec import Space
 from freewheel.worlds.check import (
@@ -62,6 +63,7 @@ class VectorWorld:
         self._over = self._none  # ended; the next step resets them (NEXT_STEP)
         self._is_started = False
         self._lost: Array | None = None  # lanes that lost a life in the last step
+        self._like = self._plain_rows()
 
     def send(self, lanes: Array, actions: Array) -> None:
         if lanes is self._given:  # all at once, as they came
@@ -96,7 +98,12 @@ class VectorWorld:
         if self._given is not None or np.count_nonzero(self._waits):
             waits = np.flatnonzero(self._waits) if self._given is None else self._given
             raise ValueError(f"{self.name}: a vector env steps all lanes at once, and lanes {waits} have no action.")
-        observed, reward, terminated, truncated, info = self._step()
+        result = self._raw_step()
+        if self._like is not None:
+            ready = self._plain(self._like, *result)
+            if ready is not None:
+                return ready
+        observed, reward, terminated, truncated, info = self._checked(*result)
         first, over = self._over, terminated | truncated
         if first is not self._none:
             begun = first.nonzero()[0]
@@ -116,7 +123,7 @@ class VectorWorld:
         self._begun[lanes] = self._step_count + resets_later
         if resets_later:
             if len(lanes) == self.num_lanes:  # nobody waits for an action: the resets need not wait for one either
-                obs, reward, first = self._read(self._step()[0]), np.zeros_like(reward), over
+                obs, reward, first = self._read(self._checked(*self._raw_step())[0]), np.zeros_like(reward), over
             else:
                 self._over = over
         else:
@@ -147,7 +154,43 @@ class VectorWorld:
         rows = {name: rows.take(lanes, 0) for name, rows in obs.items()}
         return Ready(lanes, rows, reward.take(lanes), first.take(lanes), ended)
 
-    def _step(self) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+    def _plain_rows(self) -> Array | None:
+        """Rows such as the core can part; None for envs that it cannot."""
+        leaf = self._leaves[0]
+        is_one = len(self._leaves) == 1 and not leaf.path and (leaf.bounds is None or leaf.dtype.kind == "f")
+        return np.empty(self._shapes[0][1], leaf.dtype) if is_one and self._mode is AutoresetMode.NEXT_STEP else None
+
+    def _plain(
+        self, like: Array, observed: Any, rewards: Any, terminated: Any, truncated: Any, info: Any
+    ) -> Ready | None:
+        """A step that the core reads in one go; None where something in it has to be looked at closely."""
+        count, name, first = self.num_lanes, self._leaves[0].name, self._over
+        reward, over = np.empty(count, np.float32), np.empty(count, np.bool_)
+        if isinstance(observed, np.ndarray):
+            observed = np.ascontiguousarray(observed)  # many a vector env gives columns
+        num_over = _core.look_at_lanes(observed, rewards, terminated, truncated, like, first, reward, over)
+        if num_over == 0:
+            self._over, self._given = self._none, self._ids
+            return Ready(self._ids, {name: observed}, reward, first, None)
+        if num_over < 0 or num_over == count:
+            return None
+        going, shape, dtype = count - num_over, like.shape[1:], like.dtype
+        lanes, rows = np.empty(going, np.int64), np.empty((going, *shape), dtype)
+        now, begun = np.empty(going, np.float32), np.empty(going, np.bool_)
+        ended = Ended(
+            np.empty(num_over, np.int64),
+            {name: np.empty((num_over, *shape), dtype)},
+            np.empty(num_over, np.float32),
+            np.empty(num_over, np.bool_),
+            np.empty(num_over, np.bool_),
+        )
+        last = (ended.lanes, ended.obs[name], ended.reward, ended.terminated, ended.truncated)
+        _core.part_lanes(observed, reward, first, terminated, truncated, over, (lanes, rows, now, begun), last)
+        self._begun[ended.lanes] = self._step_count + 1
+        self._over, self._given = over, lanes
+        return Ready(lanes, {name: rows}, now, begun, ended)
+
+    def _raw_step(self) -> tuple[Any, Any, Any, Any, Any]:
         self._step_count += 1
         try:
             result = self._envs[0].step(self._actions.copy())  # its own, whatever it does with them
@@ -155,8 +198,12 @@ class VectorWorld:
             raise self._where().raised("step", error) from error
         if not (isinstance(result, tuple) and len(result) == 5):
             refuse_step([result], lambda _: self._where())
-        observed, rewards, terminated, truncated, info = result
-        self._lost = info.get(LIFE_LOST)
+        self._lost = result[4].get(LIFE_LOST)
+        return result
+
+    def _checked(
+        self, observed: Any, rewards: Any, terminated: Any, truncated: Any, info: dict[str, Any]
+    ) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         return (
             observed,
             self._read_rewards(rewards),
