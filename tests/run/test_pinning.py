@@ -81,9 +81,10 @@ def test_the_core_is_shared_again_for_good_where_that_did_not_help(
     for _ in range(BAD_WINDOWS - 1):
         machine.second(own, ran=ran, held=held)
     machine.second(own, ran=0.99, held=0.01)
-    assert own.core == 1, "one bad moment is none"
-    for _ in range(BAD_WINDOWS):
+    for _ in range(BAD_WINDOWS - 1):
         machine.second(own, ran=ran, held=held)
+    assert own.core == 1, "a bad moment now and then is none"
+    machine.second(own, ran=ran, held=held)
     assert own.core is None
     assert set(machine.bound) == {LEARNER, FEED, ACTOR}
     assert all(cores == {0, 1} for cores in machine.bound.values())
