@@ -114,6 +114,20 @@ def test_off_never_and_on_at_once(machine: Machine) -> None:
     assert machine.notes == []
 
 
+def test_on_needs_no_figures_of_the_kernel(machine: Machine) -> None:
+    on = machine.own("on")
+    on.look(LEARNER, [ACTOR], 1.0)  # there is no schedstat
+    assert machine.bound == {LEARNER: {1}, FEED: {0}, ACTOR: {0}}
+
+
+def test_an_end_gives_all_cores_back_for_good(machine: Machine) -> None:
+    own = given(machine)
+    own.end([LEARNER, ACTOR])
+    assert machine.bound == {LEARNER: {0, 1}, FEED: {0, 1}, ACTOR: {0, 1}}
+    machine.second(own, ran=0.9, held=0.08)
+    assert own.core is None
+
+
 def test_one_core_is_not_divided_and_on_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(tmp_path, monkeypatch, cores=1)
     machine.second(machine.own("on"), ran=0.9, held=0.1)

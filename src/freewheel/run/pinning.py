@@ -1,7 +1,7 @@
 """A core for the learner alone, where other roles keep it from its work.
 
 The kernel counts how long a thread was ready to run and had no core. A learner that always has work and is held up that way gets a
-core to itself: its thread stays there and the run's other threads keep to the rest. It is shared again when that did not help,
+core to itself: its thread stays there and those of the other roles keep to the rest. It is shared again when that did not help,
 or when the learner has to wait for those who were sent away.
 """
 
@@ -51,6 +51,22 @@ class OwnCore:
         """`learner` and `others` are the pids of the run's processes."""
         if self._is_done:
             return
+        if self._is_fixed:
+            self.core = self._core_of(learner) if self.core is None else self.core
+        else:
+            self._measure(learner, now)
+        if self.core is not None:
+            self._divide(learner, others, self.core)
+        elif self._is_done:
+            self._share([learner, *others])
+
+    def end(self, pids: Iterable[int]) -> None:
+        """All cores are everybody's from now on."""
+        if self.core is not None:
+            self._share(pids)
+        self.core, self._is_done = None, True
+
+    def _measure(self, learner: int, now: float) -> None:
         if learner != self._pid:
             self._pid, self._last = learner, None
         times = self._times(learner, now)
@@ -61,19 +77,11 @@ class OwnCore:
         if times.at - self._last.at >= WINDOW_S:
             self._judge(self._last, times)
             self._last = times
-        if self._is_fixed and self.core is None:
-            self.core = self._core_of(learner)
-        if self.core is not None:
-            self._divide(learner, others, self.core)
-        elif self._is_done:
-            self._share([learner, *others])
 
     def _judge(self, before: Times, after: Times) -> None:
         seconds = after.at - before.at
         held = (after.held - before.held) / seconds
         idle = 1 - held - (after.ran - before.ran) / seconds
-        if self._is_fixed:
-            return
         if self.core is None:
             if held > HELD_SHARE and idle < IDLE_SHARE:
                 self.core, self._held_before, self._bad = self._core_of(self._pid), held, 0

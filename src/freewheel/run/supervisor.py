@@ -275,9 +275,14 @@ class Supervisor:
             member.kill()
 
     def _divide_cores(self, now: float) -> None:
-        # A learner that shares its gradients takes more than one core.
-        if self.learner.is_alive and not (self.workers and self.job.config.local.pin == "auto"):
-            others = [member.pid for member in self.members if member.is_alive and member is not self.learner]
+        others = [member.pid for member in self.members if member.is_alive and member is not self.learner]
+        if not self.learner.is_alive:
+            return
+        if (
+            self.workers and self.job.config.local.pin == "auto"
+        ):  # a learner that shares its gradients takes more than one core
+            self._own_core.end([self.learner.pid, *others])
+        else:
             self._own_core.look(self.learner.pid, others, now)
 
     def usage(self) -> dict[str, float]:
