@@ -278,9 +278,8 @@ class Supervisor:
         others = [member.pid for member in self.members if member.is_alive and member is not self.learner]
         if not self.learner.is_alive:
             return
-        if (
-            self.workers and self.job.config.local.pin == "auto"
-        ):  # a learner that shares its gradients takes more than one core
+        # A learner that shares its gradients takes more than one core.
+        if self.workers and self.job.config.local.pin == "auto":
             self._own_core.end([self.learner.pid, *others])
         else:
             self._own_core.look(self.learner.pid, others, now)
