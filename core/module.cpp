@@ -16,4 +16,5 @@ NB_MODULE(_core, m) {
   fw::bind_lanes(m);
   fw::bind_sampler(m);
   fw::bind_step(m);
+  fw::bind_vector(m);
 }

@@ -12,8 +12,9 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freewheel._core import look_at_lanes, part_lanes
+from freewheel._core import StepReader
 from freewheel.errors import ReplayError
+from freewheel.worlds.plain import HAS_GAPS, WAS_MOVED
 from freewheel.worlds.vector import VectorWorld
 from freewheel.worlds.world import Ready
 
@@ -67,8 +68,8 @@ def test_both_readings_give_the_same_rows_and_the_env_the_same_actions(
     seed: int, ends: float, dtype: Any, obs: Any, in_columns: bool
 ) -> None:
     plain, careful = (VectorWorld(Scripted(seed, ends, dtype, obs, in_columns), 0, "Scripted") for _ in range(2))
-    assert plain._like is not None
-    careful._like = None
+    assert plain._rows is not None
+    careful._rows = None
     rng = np.random.default_rng(seed)
     for _ in range(12):
         one, other = plain.recv(), careful.recv()
@@ -85,6 +86,22 @@ ROWS = np.ones((LANES, 2), np.float32)
 REWARDS = np.ones(LANES)
 
 
+class Reading:
+    """A reader with arrays of its own."""
+
+    def __init__(self, lanes: int = LANES, row: tuple[int, ...] = (2,)) -> None:
+        self.whole, self.reward = np.zeros((lanes, *row), np.float32), np.empty(lanes, np.float32)
+        self.over, self.begun = np.zeros(lanes, np.bool_), np.zeros(lanes, np.int64)
+        ids, rewards, flags = (np.empty(lanes, kind) for kind in (np.int64, np.float32, np.bool_))
+        self.going = (ids, np.empty_like(self.whole), rewards, flags)
+        self.ended = (*(np.empty_like(array) for array in self.going), np.empty_like(flags))
+        self.reader = StepReader(self.whole, self.reward, self.going, self.ended, self.begun)
+
+    def read(self, **changed: Any) -> int:
+        step = {"observed": ROWS, "rewards": REWARDS, "terminated": NONE, "truncated": NONE, "first": NONE}
+        return self.reader.read(**{**step, "over": self.over, "step": 7, **changed})
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -92,59 +109,65 @@ REWARDS = np.ones(LANES)
         {"observed": ROWS.astype(np.float64)},
         {"observed": ROWS[:3]},
         {"observed": np.ones((LANES, 2, 1), np.float32)},
-        {"observed": np.ones((LANES, 4), np.float32)[:, ::2]},
         {"observed": np.where([[0, 1]] * LANES, np.nan, ROWS)},
         {"observed": np.where([[0, 1]] * LANES, np.float32(np.inf), ROWS)},
+        {"observed": np.asfortranarray(np.where([[0, 1]] * LANES, np.float32(np.inf), ROWS))},
         {"rewards": REWARDS.tolist()},
         {"rewards": REWARDS.astype(np.int64)},
         {"rewards": REWARDS[:, None]},
         {"rewards": REWARDS[:3]},
         {"rewards": REWARDS * np.nan},
         {"rewards": REWARDS * 1e39},
+        {"rewards": (REWARDS * np.inf).astype(np.float32)},
         {"terminated": NONE.astype(np.int8)},
         {"terminated": NONE[:3]},
         {"truncated": NONE.tolist()},
     ],
 )
 def test_what_is_not_plain_is_left_to_a_closer_look(changed: dict[str, Any]) -> None:
-    step = {"observed": ROWS, "rewards": REWARDS, "terminated": NONE, "truncated": NONE} | changed
-    assert (
-        look_at_lanes(**step, like=ROWS, first=NONE, reward_out=np.empty(LANES, np.float32), over_out=NONE.copy()) == -1
-    )
+    assert Reading().read(**changed) == -1
 
 
 def test_the_step_of_a_reset_has_no_reward_and_no_end() -> None:
-    reward, over = np.empty(LANES, np.float32), NONE.copy()
+    reading = Reading()
     ends, first = np.array([True, True, False, False]), np.array([True, False, True, False])
-    assert look_at_lanes(ROWS, REWARDS * 3, ends, NONE, ROWS, first, reward, over) == 1
-    assert reward.tolist() == [0, 3, 0, 3]
-    assert over.tolist() == [False, True, False, False]
+    assert reading.read(rewards=REWARDS * 3, terminated=ends, first=first) == 1
+    assert reading.reward.tolist() == [0, 3, 0, 3]
+    assert reading.over.tolist() == [False, True, False, False]
+    assert reading.begun.tolist() == [0, 7, 0, 0]
+    assert [part[:3].tolist() for part in (reading.going[0], *reading.going[2:])] == [
+        [0, 2, 3],
+        [0, 0, 3],
+        [True, True, False],
+    ]
+    assert [part[0] for part in (reading.ended[0], *reading.ended[2:])] == [1, 3, True, False]
+
+
+def test_columns_become_rows_and_gaps_that_it_cannot_close_are_told() -> None:
+    reading = Reading()
+    columns = np.arange(LANES * 2, dtype=np.float32).reshape(2, LANES).T
+    assert reading.read(observed=columns) == WAS_MOVED
+    assert reading.whole.tolist() == columns.tolist()
+    assert reading.read(observed=columns[::-1]) == WAS_MOVED
+    assert reading.whole.tolist() == columns[::-1].tolist()
+    assert reading.read() == 0
+    deeper = Reading(row=(2, 3))
+    assert deeper.read(observed=np.ones((LANES, 3, 2), np.float32).swapaxes(1, 2)) == HAS_GAPS
 
 
 def test_arrays_of_the_wrong_size_are_refused_not_written_beyond() -> None:
-    over = np.array([True, False, False, False])
-    reward = np.ones(LANES, np.float32)
-
-    def part(going: int, ended: int) -> None:
-        part_lanes(
-            ROWS,
-            reward,
-            NONE,
-            NONE,
-            NONE,
-            over,
-            (
-                np.empty(going, np.int64),
-                np.empty((going, 2), np.float32),
-                np.empty(going, np.float32),
-                np.empty(going, bool),
-            ),
-            (np.empty(ended, np.int64), np.empty((ended, 2), np.float32), np.empty(ended, np.float32)),
-        )
-
-    part(3, 1)
-    for going, ended in ((2, 1), (3, 0), (4, 1), (3, 2)):
-        with pytest.raises(ReplayError, match="too small|too large"):
-            part(going, ended)
-    with pytest.raises(ReplayError, match="a float32 reward and a byte per lane"):
-        look_at_lanes(ROWS, REWARDS, NONE, NONE, ROWS, NONE, np.empty(LANES), NONE.copy())
+    right = Reading()
+    others = [right.whole, right.reward, right.going, right.ended, right.begun]
+    short = Reading(LANES - 1)
+    wrong = [short.reward, short.going, short.ended, short.begun]
+    for place, array in enumerate(wrong, start=1):
+        given = [*others[:place], array, *others[place + 1 :]]
+        with pytest.raises(ReplayError, match="a row for every lane"):
+            StepReader(*given)  # type: ignore[arg-type]
+    with pytest.raises(ReplayError, match="four arrays"):
+        StepReader(right.whole, right.reward, right.ended, right.ended, right.begun)
+    with pytest.raises(ReplayError, match="contiguous arrays"):
+        StepReader(right.whole.T, right.reward, right.going, right.ended, right.begun)
+    for name in ("first", "over"):
+        with pytest.raises(ReplayError, match="a byte per lane"):
+            right.read(**{name: NONE[:3]})

@@ -9,7 +9,6 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from freewheel import _core
 from freewheel.errors import ConfigError
 from freewheel.spec import Space
 from freewheel.worlds.check import (
@@ -27,6 +26,7 @@ from freewheel.worlds.check import (
 )
 from freewheel.worlds.image import LIFE_LOST
 from freewheel.worlds.lives import end_lives
+from freewheel.worlds.plain import HAS_GAPS, WAS_MOVED, PlainRows
 from freewheel.worlds.seeds import episode_seed, lane_key
 from freewheel.worlds.world import TIMEOUT_S, Array, Ended, Obs, Ready
 
@@ -58,12 +58,13 @@ class VectorWorld:
         self._step_count = 0
         self._begun = np.zeros(self.num_lanes, np.int64)  # the step with which the lane's episode began
         self._actions = np.stack([_idle_action(self.action_space)] * self.num_lanes)
-        self._given: Array | None = None  # those that wait for an action, as they were given
-        self._waits = self._none.copy()  # those of them that wait when others were answered apart
+        self._given: Array | None = (
+            None  # lanes that wait for an action: as they were given, as long as none of them has one
+        )
         self._over = self._none  # ended; the next step resets them (NEXT_STEP)
         self._is_started = False
         self._lost: Array | None = None  # lanes that lost a life in the last step
-        self._like = self._plain_rows()
+        self._rows = self._plain_rows()
 
     def send(self, lanes: Array, actions: Array) -> None:
         if lanes is self._given:  # all at once, as they came
@@ -76,11 +77,14 @@ class VectorWorld:
             self._actions[lanes] = actions
 
     def _send_some(self, lanes: Array) -> None:
+        waits = self._none.copy()
         if self._given is not None:
-            self._waits[self._given], self._given = True, None
-        if not self._waits[lanes].all():
+            waits[self._given] = True
+        if not waits[lanes].all():
             raise ValueError(f"{self.name}: send() names a lane among {lanes} that does not wait for an action.")
-        self._waits[lanes] = False
+        waits[lanes] = False
+        rest = waits.nonzero()[0]
+        self._given = rest if len(rest) else None
 
     def recv(self, timeout_s: float = TIMEOUT_S) -> Ready:
         """All lanes but those whose episode just ended; the time limit cannot interrupt an env in this process."""
@@ -95,12 +99,13 @@ class VectorWorld:
             self._is_started = True
             obs = self._reset({"seed": self._seed})
             return self._give(obs, np.zeros(self.num_lanes, np.float32), np.ones(self.num_lanes, np.bool_), None)
-        if self._given is not None or np.count_nonzero(self._waits):
-            waits = np.flatnonzero(self._waits) if self._given is None else self._given
-            raise ValueError(f"{self.name}: a vector env steps all lanes at once, and lanes {waits} have no action.")
+        if self._given is not None:
+            raise ValueError(
+                f"{self.name}: a vector env steps all lanes at once, and lanes {self._given} have no action."
+            )
         result = self._raw_step()
-        if self._like is not None:
-            ready = self._plain(self._like, *result)
+        if self._rows is not None:
+            ready = self._plain(self._rows, *result)
             if ready is not None:
                 return ready
         observed, reward, terminated, truncated, info = self._checked(*result)
@@ -154,41 +159,32 @@ class VectorWorld:
         rows = {name: rows.take(lanes, 0) for name, rows in obs.items()}
         return Ready(lanes, rows, reward.take(lanes), first.take(lanes), ended)
 
-    def _plain_rows(self) -> Array | None:
-        """Rows such as the core can part; None for envs that it cannot."""
+    def _plain_rows(self) -> PlainRows | None:
+        """Where the core puts the rows of a step; None for envs that it cannot read."""
         leaf = self._leaves[0]
         is_one = len(self._leaves) == 1 and not leaf.path and (leaf.bounds is None or leaf.dtype.kind == "f")
-        return np.empty(self._shapes[0][1], leaf.dtype) if is_one and self._mode is AutoresetMode.NEXT_STEP else None
+        return PlainRows(leaf, self._begun) if is_one and self._mode is AutoresetMode.NEXT_STEP else None
 
     def _plain(
-        self, like: Array, observed: Any, rewards: Any, terminated: Any, truncated: Any, info: Any
+        self, rows: PlainRows, observed: Any, rewards: Any, terminated: Any, truncated: Any, info: Any
     ) -> Ready | None:
         """A step that the core reads in one go; None where something in it has to be looked at closely."""
-        count, name, first = self.num_lanes, self._leaves[0].name, self._over
-        reward, over = np.empty(count, np.float32), np.empty(count, np.bool_)
-        if isinstance(observed, np.ndarray):
-            observed = np.ascontiguousarray(observed)  # many a vector env gives columns
-        num_over = _core.look_at_lanes(observed, rewards, terminated, truncated, like, first, reward, over)
-        if num_over == 0:
+        first = self._over
+        over = rows.masks[first is rows.masks[0]]  # the other one
+        given = (rewards, terminated, truncated, first, over, self._step_count + 1)
+        num_over = rows.reader.read(observed, *given)
+        if num_over == HAS_GAPS:
+            observed = np.ascontiguousarray(observed)
+            num_over = rows.reader.read(observed, *given)
+        if num_over == 0 or num_over == WAS_MOVED:
             self._over, self._given = self._none, self._ids
-            return Ready(self._ids, {name: observed}, reward, first, None)
-        if num_over < 0 or num_over == count:
+            return Ready(self._ids, {rows.name: observed if num_over == 0 else rows.whole}, rows.reward, first, None)
+        if num_over < 0 or num_over == self.num_lanes:
             return None
-        going, shape, dtype = count - num_over, like.shape[1:], like.dtype
-        lanes, rows = np.empty(going, np.int64), np.empty((going, *shape), dtype)
-        now, begun = np.empty(going, np.float32), np.empty(going, np.bool_)
-        ended = Ended(
-            np.empty(num_over, np.int64),
-            {name: np.empty((num_over, *shape), dtype)},
-            np.empty(num_over, np.float32),
-            np.empty(num_over, np.bool_),
-            np.empty(num_over, np.bool_),
-        )
-        last = (ended.lanes, ended.obs[name], ended.reward, ended.terminated, ended.truncated)
-        _core.part_lanes(observed, reward, first, terminated, truncated, over, (lanes, rows, now, begun), last)
-        self._begun[ended.lanes] = self._step_count + 1
+        lanes, obs, reward, begun = rows.going(self.num_lanes - num_over)
+        last, final, *ends = rows.ended(num_over)
         self._over, self._given = over, lanes
-        return Ready(lanes, {name: rows}, now, begun, ended)
+        return Ready(lanes, {rows.name: obs}, reward, begun, Ended(last, {rows.name: final}, *ends))
 
     def _raw_step(self) -> tuple[Any, Any, Any, Any, Any]:
         self._step_count += 1
