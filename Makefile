@@ -30,6 +30,7 @@ bench: setup  ## measure, side by side with the peers that are installed (hours)
 	$(BIN)/freewheel bench dqn
 	$(BIN)/freewheel bench ppo
 	$(BIN)/freewheel bench worlds
+	$(BIN)/freewheel bench pixels
 	$(BIN)/freewheel bench locks --plot build/bench-locks.svg
 	$(BIN)/freewheel bench speedup --plot build/bench-speedup.svg
 	$(BIN)/freewheel bench learn

@@ -1,4 +1,4 @@
-"""Pictures are learned from in the right order: what only two frames in order can tell is learned with a stack, and not without."""
+"""Pictures are learned from: a game is solved, and what only two frames in order can tell is learned with a stack, and not without."""
 
 from __future__ import annotations
 
@@ -38,3 +38,18 @@ def test_the_order_of_frames_is_learned_with_a_stack_only(
     given = {**SETTINGS, "world.stack": stack, "log.folder": str(tmp_path)}
     run = freewheel.train("freewheel/Drift-v0", steps=2_500, settings=given, is_quiet=True)
     assert least <= run.result["eval_return_mean"] <= most
+
+
+def test_a_ball_is_caught(tmp_path: Path) -> None:
+    """5 steps of 84 x 84 pictures to a catch; who plays by chance gets -0.7."""
+    game = {
+        "world.stack": 2,
+        "world.kwargs": '{"cells": 6}',
+        "net.kernels": (14,),
+        "net.strides": (14,),
+        "q.gamma": 0.9,
+    }
+    explore = {"explore.schedule": "linear", "explore.over_steps": 2_000, "explore.end": 0.2}
+    given = {**SETTINGS, **game, **explore, "q.n_step": 5, "eval_episodes": 50, "log.folder": str(tmp_path)}
+    run = freewheel.train("freewheel/Catch-v0", steps=5_000, settings=given, is_quiet=True)
+    assert run.result["eval_return_mean"] >= 0.8

@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from freewheel.config import WorldConfig
-from freewheel.errors import ConfigError
+from freewheel.errors import ConfigError, EnvError
 from freewheel.worlds.image import Lines, Picture
 from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.make import choose_world, make_env, make_world
@@ -202,19 +202,27 @@ def test_the_small_games_are_worlds(name: str, kind: str) -> None:
     world.close()
 
 
-def test_catch_can_be_won_by_looking() -> None:
-    env = make_env("freewheel/Catch-v0", WorldConfig())
-    returns = []
+@pytest.mark.parametrize("cells", [12, 6])
+def test_catch_can_be_won_by_looking(cells: int) -> None:
+    env = make_env("freewheel/Catch-v0", WorldConfig(kwargs=f'{{"cells": {cells}}}'))
+    bottom, returns = 84 - 84 // cells, []
     for seed in range(40):
         obs, _ = env.reset(seed=seed)
         over, total = False, 0.0
         while not over:
             paddle = int((obs[-1] == 255).argmax())
-            ball = int((obs[:-7] == 255).any(axis=0).argmax()) if (obs[:-7] == 255).any() else paddle
+            above = (obs[:bottom] == 255).any(axis=0)
+            ball = int(above.argmax()) if above.any() else paddle
             obs, reward, over, _, _ = env.step(1 + int(np.sign(ball - paddle)))
             total += float(reward)
         returns.append(total)
     assert returns == [1.0] * 40
+
+
+@pytest.mark.parametrize("cells", [0, 1, 5])
+def test_catch_refuses_cells_that_do_not_fill_the_picture(cells: int) -> None:
+    with pytest.raises(EnvError, match=f"cells={cells} must be a divisor of 84"):
+        make_env("freewheel/Catch-v0", WorldConfig(kwargs=f'{{"cells": {cells}}}'))
 
 
 def test_drift_is_told_by_the_order_of_two_frames_and_by_nothing_else() -> None:

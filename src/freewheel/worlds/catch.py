@@ -12,19 +12,24 @@ from freewheel.worlds.world import Array
 
 SIDE = 84
 CELLS = 12
-CELL = SIDE // CELLS
 DARK, LIGHT = 40, 255
 
 
 class Catch(gymnasium.Env[Any, Any]):
-    """A ball falls, and the paddle at the bottom moves left, stays or moves right: 1 if it catches the ball, else -1."""
+    """A ball falls, and the paddle at the bottom moves left, stays or moves right: 1 if it catches the ball, else -1.
+
+    The fewer `cells`, the larger they are and the shorter is the game; a divisor of 84.
+    """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
     observation_space = spaces.Box(0, 255, (SIDE, SIDE), np.uint8)
     action_space = spaces.Discrete(3)
 
-    def __init__(self, render_mode: str | None = None) -> None:
+    def __init__(self, render_mode: str | None = None, cells: int = CELLS) -> None:
+        if cells < 2 or SIDE % cells:
+            raise ValueError(f"cells={cells} must be a divisor of {SIDE}, and at least 2.")
         self.render_mode = render_mode
+        self._cells = cells
         self._ball, self._height, self._paddle = 0, 0, 0
 
     def get_action_meanings(self) -> list[str]:
@@ -32,14 +37,14 @@ class Catch(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, dict[str, Any]]:
         super().reset(seed=seed)
-        self._ball, self._paddle = (int(place) for place in self.np_random.integers(CELLS, size=2))
+        self._ball, self._paddle = (int(place) for place in self.np_random.integers(self._cells, size=2))
         self._height = 0
         return self._draw(), {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        self._paddle = min(max(self._paddle + int(action) - 1, 0), CELLS - 1)
+        self._paddle = min(max(self._paddle + int(action) - 1, 0), self._cells - 1)
         self._height += 1
-        is_over = self._height == CELLS - 1
+        is_over = self._height == self._cells - 1
         reward = (1.0 if self._ball == self._paddle else -1.0) if is_over else 0.0
         return self._draw(), reward, is_over, False, {}
 
@@ -47,7 +52,7 @@ class Catch(gymnasium.Env[Any, Any]):
         return _in_colour(self._draw())
 
     def _draw(self) -> Array:
-        return _picture((self._height, self._ball), (CELLS - 1, self._paddle))
+        return _picture(self._cells, (self._height, self._ball), (self._cells - 1, self._paddle))
 
 
 class Drift(gymnasium.Env[Any, Any]):
@@ -86,14 +91,14 @@ class Drift(gymnasium.Env[Any, Any]):
         return _in_colour(self._draw())
 
     def _draw(self) -> Array:
-        return _picture((CELLS // 2, self._place))
+        return _picture(CELLS, (CELLS // 2, self._place))
 
 
-def _picture(*lit: tuple[int, int]) -> Array:
-    cells = np.full((CELLS, CELLS), DARK, np.uint8)
+def _picture(num_cells: int, *lit: tuple[int, int]) -> Array:
+    cells = np.full((num_cells, num_cells), DARK, np.uint8)
     for row, column in lit:
         cells[row, column] = LIGHT
-    return cells.repeat(CELL, axis=0).repeat(CELL, axis=1)
+    return cells.repeat(SIDE // num_cells, axis=0).repeat(SIDE // num_cells, axis=1)
 
 
 def _in_colour(picture: Array) -> Array:
