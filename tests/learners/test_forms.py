@@ -75,6 +75,9 @@ def test_the_fastest_by_the_median_unless_the_first_is_as_good() -> None:
     assert forms.fastest({first: [3.0, 3.0, 9.0], other: [1.0, 2.0, 8.0], dead: []}) == other
     assert forms.fastest({first: [1.02], other: [1.0]}) == first
     assert forms.fastest({first: [], other: [1.0]}) == other
+    pixels = Form(memory_format="channels_last")
+    assert forms.fastest({first: [3.0], other: [1.0], pixels: [1.2]}) == pixels
+    assert forms.fastest({first: [3.0], other: [1.0], pixels: [1.3]}) == other
     said = forms.sentence({first: [0.003], dead: []}, "SIGILL")
     assert said == "fp32, contiguous, 2 threads 3 ms; bf16, contiguous, 1 thread is not available here (SIGILL)"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from freewheel.run import warden
 from freewheel.run.role import OWNER
-from freewheel.run.threads import VARIABLES, WAITING
+from freewheel.run.threads import VARIABLES, WAITING, wait_passively
 
 _marks: dict[int, str] = {}  # by process: a fork copies this
 
@@ -32,11 +32,11 @@ def start_forkserver() -> None:
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(["freewheel.run.entry"])
     resource_tracker.ensure_running()  # before the mask: its start would lift it
-    before = {name: os.environ.get(name) for name in (*VARIABLES, WAITING, OWNER)}
+    before = {name: os.environ.get(name) for name in (*VARIABLES, *WAITING, OWNER)}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         os.environ.update(dict.fromkeys(VARIABLES, "1"))
-        os.environ.setdefault(WAITING, "passive")
+        wait_passively()
         os.environ[OWNER] = owner_id()
         forkserver.ensure_running()
     finally:

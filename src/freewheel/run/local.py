@@ -98,7 +98,9 @@ def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout)
         learner = build_learner(job)
         if config.learner.workers != 1 and (config.learner.workers or job.form.threads == 1):
             job.team = make_team(learner, net.num_actions, config.learner.workers, num_cores())
-        if config.local.ahead and config.learner.compile != "off" and learner.step.has_later and num_cores() > 1:
+        # Where the learner's threads take all cores there is none for a process ahead.
+        has_core = num_cores() > job.form.threads
+        if config.local.ahead and config.learner.compile != "off" and learner.step.has_later and has_core:
             seen, later = seen_later(*learner.example()), learner.step.later(*learner.example())
             job.ahead = Ahead(learner.step.state.target, seen, later, learner.num_groups)
         learner.replay.close()
