@@ -54,6 +54,8 @@ def test_the_plan_has_every_form_and_layout() -> None:
         "compiled, 8 lanes",
         "eager, 4 lanes",
         "eager, 8 lanes",
+        "mixed, 4 lanes",
+        "mixed, 8 lanes",
     ]
     assert sorted(c.name for c in everybody if c.side == "cleanrl-style") == ["1 env, 1 thread", "1 env, 2 threads"]
     assert {c.pace.ratio for c in everybody} == {8.0}

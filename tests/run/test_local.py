@@ -17,6 +17,7 @@ from freewheel.report.phases import COUNTERS
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
 from freewheel.run import channel as channels
+from freewheel.run import local as locals_
 from freewheel.run import pinning
 from freewheel.run.acting import Acting
 from freewheel.run.callback import Moment
@@ -72,6 +73,16 @@ def test_a_learner_that_is_started_anew_is_told_what_came_of_compiling(
         assert told == [(learner, {"adopt": adopt})] * 2
         assert ahead == (["/two.pt2"] if adopt else [])
         local._supervisor.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_process_ahead_needs_a_core_that_the_learner_leaves(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locals_, "num_cores", lambda: 2)
+    before = torch.get_num_threads()
+    try:
+        assert (job(**{"learner.threads": threads}).ahead is None) == (threads == 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_run_that_ends_before_its_update_is_compiled_does_not_wait_for_it(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 from freewheel.errors import ConfigError
-from freewheel.run.threads import limit_threads
+from freewheel.run.threads import WAITING, limit_threads, wait_passively
 
 CODE = """
 import multiprocessing as mp
@@ -44,3 +45,18 @@ def test_limits_reach_torch_and_children(when: str, tmp_path: object) -> None:
 def test_no_threads_at_all_is_refused() -> None:
     with pytest.raises(ConfigError, match="num_threads=0"):
         limit_threads(0)
+
+
+@pytest.mark.parametrize(
+    ("said", "found"), [({}, ("passive", "1000")), ({"OMP_WAIT_POLICY": "active"}, ("active", None))]
+)
+def test_threads_look_around_before_they_sleep_unless_the_user_says_otherwise(
+    said: dict[str, str], found: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in WAITING:
+        monkeypatch.setenv(name, "")  # has it put back afterwards
+        monkeypatch.delenv(name)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    wait_passively()
+    assert tuple(os.environ.get(name) for name in WAITING) == found

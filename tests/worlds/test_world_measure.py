@@ -17,7 +17,7 @@ from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.make import choose_world, make_env, make_world
 from freewheel.worlds.measure import Choice, Cost
 from freewheel.worlds.pool import PoolWorld
-from freewheel.worlds.quick import QuickDiscrete
+from freewheel.worlds.quick import QuickDiscrete, QuickMultiDiscrete, quicken
 
 
 def choice(cost: Cost, cores: int, *, vector_s: float | None = None, hindrance: str = "", **given: Any) -> Choice:
@@ -143,3 +143,35 @@ def test_a_quick_space_is_the_same_space() -> None:
     env = make_env("CartPole-v1", WorldConfig())
     assert isinstance(env.action_space, QuickDiscrete)
     env.close()
+
+
+def test_a_quick_space_of_a_vector_env_is_the_same_space() -> None:
+    for plain in (spaces.MultiDiscrete([3, 3, 3, 3]), spaces.MultiDiscrete([[2, 2], [2, 2]])):
+        quick = QuickMultiDiscrete(plain)
+        assert quick == plain
+        assert plain == quick
+        assert repr(quick) == repr(plain)
+        zeros = np.zeros(plain.shape, np.int64)
+        for x in (
+            *(zeros + i for i in range(-1, 4)),
+            *(np.where(np.arange(4).reshape(plain.shape) == 2, i, zeros) for i in (-(2**63), -1, 1, 2, 3, 2**62)),
+            zeros.astype(np.int32),
+            zeros.astype(np.float32),
+            zeros.T[::-1],
+            zeros.tolist(),
+            zeros[:1],
+            None,
+            1,
+        ):
+            assert quick.contains(x) == plain.contains(x), x
+
+
+def test_only_a_space_of_alike_places_is_quick() -> None:
+    world = make_world("CartPole-v1", WorldConfig(lanes=3, kind="vector"), 0)
+    assert isinstance(world._envs[0].action_space, QuickMultiDiscrete)  # type: ignore[attr-defined]
+    world.close()
+    for space in (spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([2, 2], start=[1, 1]), spaces.Box(0, 1)):
+        env = Told()
+        env.action_space = space
+        quicken(env)
+        assert env.action_space is space

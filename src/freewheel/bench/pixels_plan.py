@@ -17,7 +17,7 @@ from freewheel.bench.trainings import HERE, Configuration, Pace, count, in_turns
 from freewheel.errors import ConfigError
 
 CASES = ("atari", "mario")
-FORMS = ("compiled", "eager")
+FORMS = ("mixed", "compiled", "eager")
 ATARI = f"pixels/atari/{BATCH}"
 OURS_MODULE = "freewheel.bench.pixels_ours"
 INSTALLED = {"sb3": "peers.pixels_sb3"}
@@ -65,7 +65,7 @@ def plan(settings: PixelsSettings) -> tuple[str, list[Configuration]]:
 
 def ours(env: str, settings: PixelsSettings) -> list[Configuration]:
     return [
-        _one(OURS, f"{form}, {count(lanes, 'lane')}", HERE, OURS_MODULE, env, lanes, 1, is_compiled=form == "compiled")
+        _one(OURS, f"{form}, {count(lanes, 'lane')}", HERE, OURS_MODULE, env, lanes, 1, form=form)
         for form in settings.forms
         for lanes in settings.lanes
     ]

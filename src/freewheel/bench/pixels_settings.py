@@ -23,8 +23,8 @@ class PixelsSettings:
     env: Literal["auto", "pong", "frames"] = "auto"
     """pong: the game by ale-py; frames: an env of the same shape and cost; auto: the game where all sides have it."""
 
-    forms: Annotated[tuple[str, ...], comma_list("FORM,FORM")] = ("compiled", "eager")
-    """Forms of our training: compiled, eager."""
+    forms: Annotated[tuple[str, ...], comma_list("FORM,FORM")] = ("mixed", "compiled", "eager")
+    """Forms of our training: compiled, eager; mixed: compiled, in the precision that is the fastest here (--precision auto)."""
 
     lanes: Annotated[tuple[int, ...], comma_list("LANES,LANES", int)] = (8,)
     """Numbers of envs that ours is tried with."""

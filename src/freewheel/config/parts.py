@@ -311,7 +311,7 @@ class LocalConfig:
     """Numbers that actors work with; int8 is for linear maps alone, and told with its speed and how often it chooses the same."""
 
     ahead: bool = True
-    """A process of its own shows the next batches to the target network, once updates are compiled; with more than one core."""
+    """A process of its own shows the next batches to the target network, once updates are compiled; where the learner's threads leave a core."""
 
     pin: Literal["auto", "on", "off"] = "auto"
     """Whether the learner has a core to itself: auto gives it one where others hold it up, and takes it back if that does not help."""

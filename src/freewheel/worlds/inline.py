@@ -95,6 +95,9 @@ class InlineWorld:
         self._fresh = dict.fromkeys(range(self.num_lanes), True)
 
     def send(self, lanes: Array, actions: Array) -> None:
+        if lanes is self._ids and not self._pending and not self._fresh:  # all at once, as they came
+            self._pending = dict(zip(self._order, self._apart(actions), strict=True))
+            return
         ids, num_before = lanes.tolist(), len(self._pending)
         self._pending.update(zip(ids, self._apart(actions), strict=True))
         if len(self._pending) != num_before + len(ids) or not self._fresh.keys().isdisjoint(ids):
@@ -135,7 +138,7 @@ class InlineWorld:
             raise self._where(lanes[len(results)]).raised("step", error) from error
         if found == LOOK_CLOSELY:
             self._read_results(lanes, results, obs, reward, flags)
-        first[:] = False
+        first.fill(False)
         ready = Ready(ids, obs, reward, first, None)
         lost = ids[[LIFE_LOST in info for *_, info in results]] if self._ends_lives else None
         if found != NONE_ENDED and np.count_nonzero(flags):

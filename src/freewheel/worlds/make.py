@@ -200,7 +200,9 @@ def _make_vector(name: str, env: str | Factory, config: WorldConfig, kwargs: dic
         if config.max_episode_steps:
             kwargs["max_episode_steps"] = config.max_episode_steps
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-        return _called(name, lambda: gymnasium.make_vec(spec, config.lanes, mode, **kwargs), spec)
+        vector = _called(name, lambda: gymnasium.make_vec(spec, config.lanes, mode, **kwargs), spec)
+        quicken(vector)
+        return vector
     _refuse(name, "makes its own vector env", limit=config.max_episode_steps, images=wanted(config))
     if _makes_vector(env):
         kwargs["num_envs"] = config.lanes

