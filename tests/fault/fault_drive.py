@@ -228,7 +228,7 @@ class Saboteur(freewheel.Callback):
             "steps": self.governor.steps,
             "updates": self.governor.updates,
             "ratio": self.runtime.ratio(),
-            "dropped": self.runtime._dropped,
+            "dropped": sum(page.counters["dropped_rows"] for page in pages),
             "rows": rows_by_env(job.lanes) if job.config.env == "fault_envs:Numbered" else None,
         }
 

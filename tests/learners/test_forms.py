@@ -78,6 +78,7 @@ def test_the_fastest_by_the_median_unless_the_first_is_as_good() -> None:
     pixels = Form(memory_format="channels_last")
     assert forms.fastest({first: [3.0], other: [1.0], pixels: [1.2]}) == pixels
     assert forms.fastest({first: [3.0], other: [1.0], pixels: [1.3]}) == other
+    assert forms.fastest({first: [3.0], other: [1.0], pixels: [1.2]}, may_compile=False) == other
     said = forms.sentence({first: [0.003], dead: []}, "SIGILL")
     assert said == "fp32, contiguous, 2 threads 3 ms; bf16, contiguous, 1 thread is not available here (SIGILL)"
 

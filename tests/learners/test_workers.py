@@ -231,3 +231,24 @@ def test_the_fastest_count_is_the_one_with_the_best_round(monkeypatch: pytest.Mo
     best, seconds = fastest({count: lambda count=count: spend(count) for count in (1, 2)}, rounds=2, calls=2)  # type: ignore[misc]
     assert best == 2
     assert seconds == {1: 3.0, 2: 2.0}
+
+
+def test_a_helper_that_is_late_is_told_of_and_waited_for_again() -> None:
+    step, team = make(), None
+    batch, draws = rows(0, 17), step.algo.draws(17, torch.Generator())
+    team = Team(2, step, batch, draws, 2)
+    other, late, marks = make(), list[int](), list[bool]()
+    threads: list[threading.Thread] = []
+
+    def begin(worker: int) -> None:
+        """The one that takes the place of who was told of."""
+        late.append(worker)
+        threads.append(threading.Thread(target=help_train, args=(team, 1, other, lambda: False)))
+        threads[-1].start()
+
+    leader = TeamStep(step, team, 0.3, may_wait=lambda: True, late=begin, mark=marks.append)
+    leader.update(batch, draws, 1e-3)
+    team.dismiss()
+    threads[0].join(10)
+    assert late[:1] == [1]
+    assert marks == [True, False]

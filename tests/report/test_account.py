@@ -358,3 +358,12 @@ def test_scalars_are_named_by_role_and_phase() -> None:
     assert found["account/learner/compute"] == pytest.approx(0.96)
     assert found["account/learner/closed"] == pytest.approx(1.0)
     assert "account/learner/env" not in found
+
+
+def test_waiting_for_other_workers_is_no_useful_work() -> None:
+    found = run(HELD_ACTOR, {"compute": 70.0, "wait_team": 28.0, "sample": 2.0})
+    assert found.roles["learner"].useful == pytest.approx(0.7)
+    assert "28 % waiting for other training workers" in found.verdict
+    assert "--learner.workers 1" in found.verdict
+    assert any("waited 28 % of its time for the gradients of other" in warning for warning in found.warnings)
+    assert not run(HELD_ACTOR, {"compute": 95.0, "wait_team": 5.0}).warnings

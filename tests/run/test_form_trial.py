@@ -77,7 +77,7 @@ def test_a_short_run_takes_the_settled_form(monkeypatch: pytest.MonkeyPatch) -> 
 def test_forms_are_tried_once_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(form_trial, "LEAST_UPDATES", 10)
     job = planned(settings())
-    assert "the fastest here for one gradient: fp32, channels_last" in job.why_form
+    assert "by the time of one gradient here: fp32, channels_last" in job.why_form
     monkeypatch.setattr(form_trial, "try_forms", lambda *given: pytest.fail("tried again"))
     again = planned(settings())
     assert again.form == job.form

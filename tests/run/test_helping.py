@@ -75,7 +75,12 @@ def test_the_faster_number_is_taken(
         (note,) = heard.receive()
         assert f"training workers: {count}" in note["note"]
         assert (learner.step.gradient_by == learner.step.gradient) == (count == 1)
+        side.rest()  # a compiled update takes one worker
+        assert learner.step.gradient_by == learner.step.gradient
+        side.go_on()
+        assert (learner.step.gradient_by == learner.step.gradient) == (count == 1)
         side.close()
+        side.go_on()
         thread.join(10)
     learner.replay.close()
     other.replay.close()

@@ -13,18 +13,25 @@ import torch
 import freewheel
 from freewheel.config import assemble
 from freewheel.errors import ConfigError
+from freewheel.learners.forms import Form
+from freewheel.learners.ratio import STEPS, STOP
 from freewheel.report.phases import COUNTERS
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
 from freewheel.run import channel as channels
 from freewheel.run import local as locals_
 from freewheel.run import pinning
+from freewheel.run import supervisor as supervisors
 from freewheel.run.acting import Acting
 from freewheel.run.callback import Moment
 from freewheel.run.channel import Channel, pair
 from freewheel.run.job import FIRST_ACTOR, Job
 from freewheel.run.layout import choose
+from freewheel.run.learning import Learning
 from freewheel.run.local import Local, plan
+from freewheel.run.member import Member
+from freewheel.run.state import REPLAY_FILE
+from freewheel.run.supervisor import Supervisor
 
 TINY: dict[str, Any] = {
     "runtime": "local",
@@ -177,3 +184,92 @@ def test_with_pin_on_the_learner_and_the_others_keep_to_cores_of_their_own(
     assert len(masks) == 2
     assert min(len(mask) for mask in masks) == 1
     assert sorted(core for mask in masks for core in mask) == sorted(os.sched_getaffinity(0))
+
+
+def test_a_learner_sleeps_while_its_update_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates are due, and the package comes after a second: the learner may not look around for it all the time."""
+    made = job(**{"learner.compile": "on"})
+    ours, theirs = pair()
+    with ours, theirs:
+        supervisor, channel = Channel(ours), Channel(theirs)
+        learning = Learning(made, 0, channel)
+        made.counts.add(STEPS, 500)
+        num_waits = 0
+        wait = channel.wait
+
+        def counted(timeout_s: float) -> bool:
+            nonlocal num_waits
+            num_waits += 1
+            if num_waits == 3:
+                supervisor.send({"adopt": None})
+            elif num_waits == 1:
+                assert wait(0.01) is False  # nobody says anything: it would have slept
+            return wait(timeout_s if num_waits == 3 else 0.0)
+
+        def called() -> None:
+            made.counts.add(STOP, 2)
+            made.governor().add_updates(made.governor().due())
+
+        monkeypatch.setattr(channel, "wait", counted)
+        monkeypatch.setattr(learning, "_call", called)
+        learning._train()
+        learning._close()
+    assert num_waits == 3
+    assert made.governor().updates > 0
+
+
+def test_a_hurried_end_saves_the_weights_before_the_replay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = job(**{"checkpoint.replay": True})
+    made.checkpoints = tmp_path
+    ours, theirs = pair()
+    with ours, theirs:
+        learning = Learning(made, 0, Channel(theirs))
+        saved: list[list[str]] = []
+        monkeypatch.setattr(learning, "_train", lambda: made.counts.add(STOP, 2))
+        monkeypatch.setattr(learning, "_save_now", lambda files=None: saved.append(list(files or {})))
+        learning.run()
+    assert saved == [[], [REPLAY_FILE]]
+
+
+def test_more_workers_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locals_, "pick_device", lambda asked: torch.device("cuda"))
+    monkeypatch.setattr(locals_.form_trial, "choose", lambda *_: (Form(), "", ""))
+    with pytest.raises(ConfigError, match=r"learner\.workers=2 share updates on the CPU, and learner\.device=cuda"):
+        job(**{"learner.workers": 2})
+
+
+def test_a_process_ahead_that_cannot_live_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    supervisor = Supervisor(job(), notes.append, lambda member, message: None)
+    try:
+        started: list[Member] = []
+        monkeypatch.setattr(supervisor, "_start", started.append)
+        for _ in range(5):
+            supervisor._died(supervisor.ahead, -9)
+        assert supervisor.failed is None
+        assert started == [supervisor.ahead] * 3
+        assert notes[-1] == "ahead ended (killed by SIGKILL); training goes on without it."
+        supervisor._died(supervisor.actors[0], -9)
+        assert started[-1] is supervisor.actors[0]
+    finally:
+        supervisor.close()
+
+
+def test_a_compiler_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    supervisor = Supervisor(job(), notes.append, lambda member, message: None)
+    try:
+        compiler = supervisor.compiler
+        killed: list[str] = []
+        monkeypatch.setattr(Member, "is_alive", property(lambda member: member is compiler))
+        monkeypatch.setattr(Member, "is_stopped", property(lambda member: False))
+        monkeypatch.setattr(compiler, "kill", lambda: killed.append("compiler"))
+        compiler.started_s = 100.0
+        supervisor._watch(compiler, 100.0 + supervisors.COMPILE_S)
+        assert killed == []
+        supervisor._watch(compiler, 101.0 + supervisors.COMPILE_S)
+        assert killed == ["compiler"]
+        assert "compiler has taken more than 900 s" in notes[-1]
+    finally:
+        monkeypatch.undo()
+        supervisor.close()

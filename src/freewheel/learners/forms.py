@@ -82,12 +82,12 @@ def waits_passively() -> bool:
     return os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
 
 
-def fastest(times: Mapping[Form, Sequence[float]]) -> Form:
-    """By the median; the first, unless another one is clearly faster."""
+def fastest(times: Mapping[Form, Sequence[float]], may_compile: bool = True) -> Form:
+    """By the median; the first, unless another one is clearly faster. What may be compiled later has pixels side by side."""
     medians = {form: statistics.median(each) for form, each in times.items() if each}
     first, best = next(iter(times)), min(medians, key=lambda form: medians[form])
     beside = replace(best, memory_format="channels_last")
-    if medians.get(beside, math.inf) < LEAST_GAIN_OF_FORMAT * medians[best]:
+    if may_compile and medians.get(beside, math.inf) < LEAST_GAIN_OF_FORMAT * medians[best]:
         best = beside
     return best if first not in medians or medians[first] >= LEAST_GAIN * medians[best] else first
 

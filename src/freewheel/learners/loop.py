@@ -23,7 +23,9 @@ from freewheel.memory.replay import Batch, Replay
 from freewheel.report.ledger import Page
 from freewheel.report.phases import PHASES
 
-SAMPLE, TRANSFER, COMPUTE, PRIORITIES = (PHASES.index(name) for name in ("sample", "transfer", "compute", "priorities"))
+SAMPLE, TRANSFER, COMPUTE, TEAM, PRIORITIES = (
+    PHASES.index(name) for name in ("sample", "transfer", "compute", "wait_team", "priorities")
+)
 USED = ("obs", "action", "next_obs", "reward", "discount", "weight")
 
 
@@ -106,6 +108,10 @@ class Learner:
         self.update_s = (time.perf_counter() - begun) / self.config.learner.updates_per_call
         check_finite(step.state, self.updates, self.lr)
         return self.config.learner.updates_per_call
+
+    def mark_team(self, is_waiting: bool) -> None:
+        """In the midst of an update: from now on it waits for the gradients of others, or no longer."""
+        self._enter(TEAM if is_waiting else COMPUTE)
 
     def go_ahead(self, ahead: Ahead) -> None:
         """From now on another process is shown the batches before they are trained on."""

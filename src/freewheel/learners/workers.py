@@ -96,17 +96,25 @@ class TeamStep:
 
     `update` is the step's own. An update that a helper does not answer within `timeout_s` raises, with nothing changed.
     So does the death of a helper, unless `may_wait` says that another one will come; it is asked whenever a helper is
-    waited for, several times a second.
+    waited for, several times a second. Where one may come, a helper that is late is told of by `late`, and waited for again.
+    `mark` hears when the waiting begins (True) and ends.
     """
 
     def __init__(
-        self, step: Step, team: Team, timeout_s: float = 60.0, may_wait: Callable[[], bool] = lambda: False
+        self,
+        step: Step,
+        team: Team,
+        timeout_s: float = 60.0,
+        may_wait: Callable[[], bool] = lambda: False,
+        late: Callable[[int], None] = lambda worker: None,
+        mark: Callable[[bool], None] = lambda is_waiting: None,
     ) -> None:
         if step.is_compiled or step.device.type != "cpu":
             raise ConfigError(
                 "more than one worker takes eager updates on the CPU: --compile off --learner.device cpu."
             )
-        self.step, self.team, self.timeout_s, self.may_wait = step, team, timeout_s, may_wait
+        self.step, self.team, self.timeout_s = step, team, timeout_s
+        self.may_wait, self.late, self.mark = may_wait, late, mark
         team.weights.copy_(step.state.weights)
         team.target.copy_(step.state.target)
         step.live_in(team.weights, team.target)
@@ -129,18 +137,20 @@ class TeamStep:
         number = team.counters.value(GIVEN) + 1
         team.counters.add(GIVEN)  # pairs with the helpers' wait: weights and shares are there
         own = self.step.gradient(*rows_of(batch, draws, 0, mine))
-        deadline = time.monotonic() + self.timeout_s
+        self.mark(True)
         for worker in range(1, team.num_workers):
-            self._wait_for(worker, number, deadline)
+            self._wait_for(worker, number)
+        self.mark(False)
         each = [own]
         for worker, (first, count) in enumerate(others, 1):
             outcome = Outcome(*(rows.narrow(0, first, count) for rows in team.outcome))
             each.append(Gradient(team.gradients[worker - 1], team.losses[worker], outcome))
         return summed(each, [count / team.num_rows for _, count in shares])
 
-    def _wait_for(self, worker: int, number: int, deadline: float) -> None:
+    def _wait_for(self, worker: int, number: int) -> None:
         """Sleeps until the worker, or the one that takes its place, has done the batch."""
         team = self.team
+        deadline = time.monotonic() + self.timeout_s
         while True:
             left = deadline - time.monotonic()
             is_done = team.counters.wait(worker, number, max(min(left, LOOK_EVERY_S), 0.0))
@@ -152,7 +162,10 @@ class TeamStep:
                 raise FreewheelError(f"learner worker {worker} ended with an error; its own message says which.")
             if pid > 0 and not may_wait and not is_alive(pid):
                 raise FreewheelError(f"learner worker {worker} (pid {pid}) died before it gave its gradient.")
-            if left <= 0:
+            if left <= 0 and may_wait:
+                self.late(worker)
+                deadline = time.monotonic() + self.timeout_s
+            elif left <= 0:
                 who = (
                     f"learner worker {worker} (pid {pid})"
                     if pid > 0

@@ -16,6 +16,9 @@ MOST_LAG = 100
 MOST_REDRAWS = 0.01
 # A busy role that runs this much of the time has shared its core; start-up and disk writes explain less.
 LEAST_CPU = 0.7
+NOT_AT_WORK = ("start", "wait_data", "wait_team", "compile", "checkpoint", "stop")
+# Shares of a batch are equal, so their gradients should be there at about the same time.
+MOST_TEAM = 0.1
 
 
 def doubts(
@@ -60,8 +63,13 @@ def _of_time(role: RoleTime) -> Iterator[str]:
         yield f"{role.name}: {missing} of its {role.wall_s:.1f} s is missing from the account ({why})."
     if marked_s * CLOSED > role.wall_s:
         yield f"{role.name} has marked {marked_s:.1f} s in {role.wall_s:.1f} s: its shares are of the first."
+    if (waited_s := role.phases.get("wait_team", 0.0)) > MOST_TEAM * role.wall_s:
+        yield (
+            f"{role.name} waited {percent(waited_s / role.wall_s)} of its time for the gradients of other training workers. Run "
+            "fewer (learner.workers), or fewer other programs."
+        )
     if role.kind == "learner" and role.cpu_s > 0:
-        idle_s = sum(role.phases.get(name, 0.0) for name in ("start", "wait_data", "compile", "checkpoint", "stop"))
+        idle_s = sum(role.phases.get(name, 0.0) for name in NOT_AT_WORK)
         busy_s = role.wall_s - idle_s
         if role.cpu_s < LEAST_CPU * busy_s:
             yield (

@@ -11,6 +11,7 @@ LEARNER = (
     "sample",
     "transfer",
     "compute",
+    "wait_team",
     "priorities",
     "publish",
     "checkpoint",
@@ -41,6 +42,7 @@ COUNTERS = (
     "samples",
     "redraws",
     "stale_priorities",
+    "dropped_rows",
     "dropped_messages",
     "cut_episodes",
 )

@@ -28,6 +28,7 @@ WORDS = {
         "updates",
         "compiled updates (--compile on) where they are eager, fewer of them per step (--learner.ratio, --ppo.epochs), or a smaller network",
     ),
+    "wait_team": ("waiting for other training workers", "fewer of them (--learner.workers 1)"),
     "priorities": ("writing priorities back", "uniform replay (--replay.no-prioritized)"),
     "publish": ("publishing weights", "publish less often (--local.publish-every-updates, --local.publish-every-s)"),
     "checkpoint": ("saving checkpoints", "save less often (--checkpoint.every-steps)"),

@@ -16,7 +16,7 @@ from freewheel.actors.infer import Infer
 from freewheel.actors.int8 import Compared, agreement_of, quantized, speed_of
 from freewheel.actors.loop import Actor
 from freewheel.actors.on_policy import RolloutActor
-from freewheel.errors import EnvError
+from freewheel.errors import EnvError, RoleLost
 from freewheel.learners.ratio import WAIT_S
 from freewheel.memory.lanes import Writer
 from freewheel.nets.flat import Flat
@@ -32,8 +32,9 @@ from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.world import World
 
 START, FETCH, WAIT, REPORT, STOP = (PHASES.index(n) for n in ("start", "fetch", "wait_ratio", "report", "stop"))
-BEATS, STEPS, EPISODES, FETCHED, DROPPED, CUT = (
-    COUNTERS.index(n) for n in ("beats", "steps", "episodes", "fetched", "dropped_messages", "cut_episodes")
+BEATS, STEPS, EPISODES, FETCHED, DROPPED_ROWS, DROPPED, CUT = (
+    COUNTERS.index(n)
+    for n in ("beats", "steps", "episodes", "fetched", "dropped_rows", "dropped_messages", "cut_episodes")
 )
 EPSILON, LAG, VERSION = (GAUGES.index(n) for n in ("epsilon", "policy_lag", "version"))
 
@@ -41,6 +42,8 @@ REPORT_S = 0.1
 # A pool replaces a worker that hangs before the supervisor would replace the whole actor.
 POOL_SHARE = 0.8
 EPISODES_A_MESSAGE = 200
+# The learner publishes into the next of several slots, and would have to do so that often during one copy each time.
+FETCHES = 1000
 
 
 A = TypeVar("A", Actor, RolloutActor)
@@ -118,7 +121,8 @@ class ActorLife(ABC, Generic[A]):
 
     def _begin_again(self, actor: A, error: EnvError) -> A:
         """What broke the contract is left out; the lanes of this actor begin new episodes with new envs."""
-        self.channel.send({"dropped": {"rows": actor.world.num_lanes, "why": str(error)}})
+        self.page.count(DROPPED_ROWS, actor.world.num_lanes)
+        self.channel.send({"note": f"actor-{self.index} left rows out: {error}"})
         actor.world.close()
         return self._begin()
 
@@ -133,11 +137,16 @@ class ActorLife(ABC, Generic[A]):
 
     def _fetch(self) -> None:
         """Again when the learner overtook the copy: the vector then holds no version, and nobody may act by it."""
-        found = None
-        while found is None:
+        for _ in range(FETCHES):
             found = self.job.board.fetch(self.vector)
-        self.version = found
-        self.page.count(FETCHED, 1)
+            if found is not None:
+                self.version = found
+                self.page.count(FETCHED, 1)
+                return
+        raise RoleLost(
+            f"actor-{self.index} was overtaken {FETCHES} times by new weights while it copied them. Publish less often "
+            "(local.publish_every_updates, local.publish_every_s)."
+        )
 
     def _tell(self, actor: A) -> None:
         now = time.monotonic()

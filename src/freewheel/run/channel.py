@@ -6,6 +6,7 @@ A role never waits to send: what the supervisor has not taken yet stays with the
 from __future__ import annotations
 
 import json
+import select
 import socket
 from collections import deque
 from typing import Any
@@ -55,6 +56,10 @@ class Channel:
                 self.is_open = False
                 return
             self._waiting.popleft()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleeps until there is something to receive, at most so long."""
+        return self.is_open and bool(select.select([self.socket], [], [], timeout_s)[0])
 
     def receive(self) -> list[Message]:
         found = []

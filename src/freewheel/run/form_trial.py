@@ -46,9 +46,11 @@ def choose(job: Job, net: nn.Module, cores: int, chosen: str) -> tuple[Form, str
     key = forms.key_of(net, config.batch_size // config.accumulate, open_forms, job.obs_space, job.device)
     if len(open_forms) == 1:
         return first, "", key
+    may_compile = config.compile != "off"
     known = forms.recall(key)
     if known is not None and (found := _read(known, open_forms)) is not None:
-        return forms.fastest(found), f"{_told(forms.fastest(found), found, known.get('died', ''))} (remembered)", key
+        best = forms.fastest(found, may_compile)
+        return best, f"{_told(best, found, known.get('died', ''))} (remembered)", key
     if updates_of(job.config) < LEAST_UPDATES:
         return first, "", key
     load = os.getloadavg()[0]
@@ -57,7 +59,7 @@ def choose(job: Job, net: nn.Module, cores: int, chosen: str) -> tuple[Form, str
         return first, f"learner: {first}; the trial of others failed ({died})", key
     if load <= BUSY_SHARE * cores:  # else another day may tell otherwise
         forms.remember(key, {"times": [found[form] for form in open_forms], "died": died})
-    best = forms.fastest(found)
+    best = forms.fastest(found, may_compile)
     return best, _told(best, found, died), key
 
 
@@ -163,7 +165,7 @@ def _read(known: dict[str, Any], open_forms: Sequence[Form]) -> Times | None:
 
 
 def _told(form: Form, found: Times, died: str) -> str:
-    return f"learner: {form}, the fastest here for one gradient: {forms.sentence(found, died)}"
+    return f"learner: {form}, by the time of one gradient here: {forms.sentence(found, died)}"
 
 
 def _how(code: int | None) -> str:

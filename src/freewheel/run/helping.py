@@ -40,16 +40,35 @@ def make_team(learner: Learner, num_actions: int, asked: int, cores: int) -> Tea
 class Helping:
     """The learner's side. With `workers` 0 the team is tried once an update is seen to be long enough.
 
-    `may_wait` says whether a helper that died will be replaced.
+    `may_wait` says whether a helper that died will be replaced; one that gives nothing for `timeout_s` is told of, and is replaced too.
     """
 
-    def __init__(self, learner: Learner, team: Team | None, channel: Channel, may_wait: Callable[[], bool]) -> None:
-        self._learner, self._team, self._channel, self._may_wait = learner, team, channel, may_wait
+    def __init__(
+        self,
+        learner: Learner,
+        team: Team | None,
+        channel: Channel,
+        may_wait: Callable[[], bool],
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._learner, self._team, self._channel = learner, team, channel
+        self._may_wait, self._timeout_s = may_wait, timeout_s
         self._is_open = team is not None  # nothing is decided yet
         self._has_asked = False
+        self._together: TeamStep | None = None
         if team is not None and learner.config.learner.workers > 1:
-            TeamStep(learner.step, team, may_wait=may_wait)
+            self._together = self._joined(team)
             self._is_open = False
+
+    def rest(self) -> None:
+        """The team has nothing to do for now, as updates are compiled: those take one worker."""
+        if self._together is not None:
+            self._learner.step.gradient_by = self._learner.step.gradient
+
+    def go_on(self) -> None:
+        """After a rest."""
+        if self._together is not None:
+            self._learner.step.gradient_by = self._together.gradient
 
     def look(self) -> None:
         """Now and then, between two calls."""
@@ -67,8 +86,19 @@ class Helping:
             self._measure(team)
 
     def close(self) -> None:
+        self._together = None
         if self._team is not None:
             self._team.dismiss()
+
+    def _joined(self, team: Team) -> TeamStep:
+        return TeamStep(
+            self._learner.step,
+            team,
+            self._timeout_s,
+            self._may_wait,
+            late=lambda worker: self._channel.send({"late_worker": worker}),
+            mark=self._learner.mark_team,
+        )
 
     def _ask_for_helpers(self, team: Team) -> None:
         """Some may be left from a learner before this one; those that it dismissed are none."""
@@ -83,7 +113,7 @@ class Helping:
         batch, draws = self._learner.example()
         if step.unrolled > 1:
             batch, draws = nth(batch, 0), nth(draws, 0)
-        together = TeamStep(step, team, may_wait=self._may_wait)
+        together = self._joined(team)
         workers = team.num_workers
         calls = max(min(int(TURN_S / max(self._learner.update_s, 1e-9)), 10), 1)
         _, each = fastest(
@@ -95,6 +125,8 @@ class Helping:
         if count == 1:
             step.gradient_by = step.gradient
             team.dismiss()
+        else:
+            self._together = together
         self._channel.send({"note": f"training workers: {count}, by measurement of one gradient ({takes})."})
 
 

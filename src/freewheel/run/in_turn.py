@@ -43,7 +43,7 @@ class InTurn(ABC, Generic[P]):
         self.parts: P = parts
         self.config, self.moment, self._checkpoints = config, moment, checkpoints
         self._sink, self._progress, self._callbacks = sink, progress, callbacks
-        self._started = time.monotonic()
+        self._started, self._cpu_before_s = time.monotonic(), time.process_time()
         self._began = self._started - moment.seconds
         self._page = parts.ledger.page(0)
         self._page.start(START)
@@ -157,8 +157,7 @@ class InTurn(ABC, Generic[P]):
     def _add_up(self) -> None:
         self._page.enter(STOP)
         wall_s = time.monotonic() - self._started
-        spent = RoleTime.of(
-            "sequential", "sequential", self.parts.ledger.snapshot(0), wall_s, cpu_s=time.process_time()
-        )
+        cpu_s = time.process_time() - self._cpu_before_s
+        spent = RoleTime.of("sequential", "sequential", self.parts.ledger.snapshot(0), wall_s, cpu_s=cpu_s)
         self._account = account([spent], ratio_target=self.ratio_target(), ratio=self.ratio(), is_free=False)
         self._sink.scalars(self.moment.step, scalars(self._account))

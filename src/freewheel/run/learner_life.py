@@ -55,6 +55,10 @@ class LearnerLife(ABC):
     @abstractmethod
     def _close(self) -> None: ...
 
+    def _is_hurried(self) -> bool:
+        """Somebody has ended the run before its time and waits."""
+        return self.governor.is_stopping and self.governor.steps < self.job.config.steps
+
     def _obey(self, command: Message) -> None:
         if "episodes" in command:
             self.episodes = command["episodes"]
@@ -64,7 +68,10 @@ class LearnerLife(ABC):
             self._go_on()
             self._train()
             self.page.enter(CHECKPOINT)
-            self._save_now(self._last_files())
+            files = self._last_files()
+            if files and self._is_hurried():
+                self._save_now()  # first: a large replay may not be on the disk in time
+            self._save_now(files)
             self.page.enter(STOP)
         except RoleLost:
             raise  # the run's folder may be another's by now

@@ -12,6 +12,7 @@ import torch
 from freewheel.errors import FreewheelError
 from freewheel.learners import forms
 from freewheel.learners.loop import Learner
+from freewheel.learners.ratio import WAIT_S
 from freewheel.learners.step import Step
 from freewheel.memory.replay import Replay
 from freewheel.report.ledger import Page
@@ -64,7 +65,7 @@ class Learning(LearnerLife):
     def __init__(self, job: Job, life: int, channel: Channel) -> None:
         super().__init__(job, life, channel)
         self.learner = build_learner(job, self.page)
-        self.helping = Helping(self.learner, job.team, channel, self._may_wait)
+        self.helping = Helping(self.learner, job.team, channel, self._may_wait, job.config.local.stall_s)
         # With compile=on the first update waits for the compiled form; the supervisor has it made.
         self.waits_for_package = job.config.learner.compile == "on"
         self._publish_due = 0.0
@@ -81,10 +82,14 @@ class Learning(LearnerLife):
             page.count(BEATS, 1)
             if governor.is_over:
                 self.waits_for_package = False  # what is due yet is not worth the wait
-            if self.waits_for_package or governor.due() <= 0:
+            if self.waits_for_package:
+                page.enter(COMPILE)
+                if self.channel.wait(WAIT_S):
+                    self._read_commands()
+            elif governor.due() <= 0:
                 if governor.is_over:
                     break
-                page.enter(COMPILE if self.waits_for_package else WAIT)
+                page.enter(WAIT)
                 governor.wait_to_learn()
             else:
                 self._call()
@@ -110,7 +115,10 @@ class Learning(LearnerLife):
         said = f"a compiled update takes {1e3 * compiled_s:.3g} ms, an eager one took {1e3 * eager_s:.3g} ms"
         if gain < LEAST_GAIN:
             self.learner.step.go_back()
+            self.helping.go_on()
             said += ": updates are eager again"
+        else:
+            self.helping.close()
         self.channel.send({"note": f"{said}."})
 
     def _may_wait(self) -> bool:
@@ -152,13 +160,15 @@ class Learning(LearnerLife):
 
     def _adopt(self, paths: list[str] | None) -> None:
         self.waits_for_package = False
-        if paths is None or self.learner.step.gradient_by != self.learner.step.gradient:
-            return  # a team trains eagerly
+        if paths is None:
+            return
+        self.helping.rest()
         self.page.enter(COMPILE)
         try:
             self.learner.step.adopt([Path(path) for path in paths])
         except (FreewheelError, RuntimeError, OSError) as error:
             self.channel.send({"note": f"the compiled update could not be loaded ({error}): training goes on eagerly."})
+            self.helping.go_on()
             return
         if self.job.ahead is not None and self.learner.ahead is None:
             self.learner.go_ahead(self.job.ahead)

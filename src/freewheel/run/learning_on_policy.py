@@ -72,7 +72,7 @@ class OnPolicyLearning(LearnerLife):
             self._beat()
             is_over = governor.is_over  # looked at first: what came before the end is learned from
             if is_over and self._is_hurried():
-                break
+                break  # rollouts that are complete are collected anew when the run goes on
             if governor.seen >= self._due_at:
                 self._call()
             elif is_over:
@@ -84,10 +84,6 @@ class OnPolicyLearning(LearnerLife):
 
     def _beat(self) -> None:
         self.page.count(BEATS, 1)
-
-    def _is_hurried(self) -> bool:
-        """Somebody waits for the end: rollouts that are complete are collected anew when the run goes on."""
-        return self.governor.is_stopping and self.governor.steps < self.job.config.steps
 
     def _call(self) -> None:
         """A rollout, if it is complete: rows may have been left out that were counted as seen."""

@@ -12,6 +12,7 @@ from typing import Any
 from freewheel.actors.infer import Acts, Infer
 from freewheel.algos.algo import Loss
 from freewheel.config import Config
+from freewheel.errors import ConfigError
 from freewheel.learners import package, precision
 from freewheel.learners.ahead import Ahead
 from freewheel.learners.device import pick_device
@@ -94,6 +95,11 @@ def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout)
     if config.learner.precision != "auto" or not has_images(net):
         chosen, job.why_precision = precision.choose(config.learner.precision, job.device.partition(":")[0])
     job.form, job.why_form, job.form_key = form_trial.choose(job, net, num_cores(), chosen)
+    if config.learner.workers > 1 and job.device != "cpu":
+        raise ConfigError(
+            f"learner.workers={config.learner.workers} share updates on the CPU, and learner.device={job.device}. "
+            "Set learner.workers to 1, or learner.device to cpu."
+        )
     if job.device == "cpu":
         learner = build_learner(job)
         if config.learner.workers != 1 and (config.learner.workers or job.form.threads == 1):
@@ -123,14 +129,13 @@ class Local:
         self._governor = job.governor()
         self._page = job.ledger.page(SUPERVISOR)
         self._page.start(START)
-        self._began_s = time.monotonic()
+        self._began_s, self._cpu_before_s = time.monotonic(), time.process_time()
         job.began_s = self._began_s - moment.seconds
         self._window = Window()
         self._usage = Usage()
         self._figures: dict[str, float] = {}
         self._update_s = 0.0
         self._log_due = self._warmup_s = 0.0
-        self._dropped = 0
         self._has_asked = False
         self._adopt: Message | None = None  # what came of compiling, for a learner that is started anew
         self._compiles = payoff.Decision(job.config, form_trial.known_gain(job))
@@ -222,11 +227,10 @@ class Local:
             self._progress.note(message["note"])
         if "helpers" in message:
             self._supervisor.help()
+        if "late_worker" in message:
+            self._supervisor.replace_late(message["late_worker"])
         if "saved" in message:
             self._call("on_checkpoint", Path(message["saved"]))
-        if "dropped" in message:
-            self._dropped += message["dropped"]["rows"]
-            self._progress.note(f"{member.name} left rows out: {message['dropped']['why']}")
         if message.get("package"):
             self._adopt = {"adopt": message["package"]}
             if self.job.ahead is not None:
@@ -310,12 +314,13 @@ class Local:
             "train/version": learner.gauges["version"],
             "train/redraws": float(learner.counters["redraws"]),
             "train/stale_priorities": float(learner.counters["stale_priorities"]),
-            "train/dropped_rows": float(self._dropped),
+            "train/dropped_rows": float(sum(actor.counters["dropped_rows"] for actor in actors)),
+            "train/lost_rows": float(sum(actor.counters["rows_begun"] - actor.counters["rows"] for actor in actors)),
             "train/dropped_logs": float(self._sink.num_dropped),
             "train/dropped_messages": float(sum(role.counters["dropped_messages"] for role in (learner, *actors))),
             "train/cut_episodes": float(sum(actor.counters["cut_episodes"] for actor in actors)),
             "train/restarts": float(self._supervisor.num_deaths),
-            "train/lock_wait": 0.0,  # there is none to wait for
+            "train/lock_wait": 0.0,  # no role takes a lock that another one holds
             "train/queue_depth": float(max(self._governor.due(), 0)),  # updates that are due
             **{f"learner/{name}": value for name, value in self._figures.items()},
             **self._usage.figures({"steps": moment.step, "updates": moment.updates, "samples": samples}),
@@ -332,7 +337,7 @@ class Local:
             "supervisor",
             self.job.ledger.snapshot(SUPERVISOR),
             time.monotonic() - self._began_s,
-            cpu_s=time.process_time(),
+            cpu_s=time.process_time() - self._cpu_before_s,
         )
         return account(
             [*self._supervisor.times(), own],

@@ -38,6 +38,7 @@ PATIENCE_S = 8.0  # for the end of a run that was interrupted
 SAVE_S = 4.0  # of it are the learner's: an env that does not end must not cost the checkpoint
 LAUNCHES, LAUNCH_AGAIN_S = 5, 0.05  # a process that was killed is gone within milliseconds
 LAST_CALL_S = 300.0  # for the updates and the checkpoint after the last step
+COMPILE_S = 900.0  # a large image learner's update took 45 s to compile; one that takes so long hangs
 
 
 class Supervisor:
@@ -60,6 +61,14 @@ class Supervisor:
         self._late: set[str] = set()  # killed because they did not end: no death to be told or made good
         self._processes = Processes()
         self._own_core = OwnCore(_pin(job), note)
+        # How long a phase may take without a sign of life, where that is not local.stall_s. A large replay is saved at the end.
+        self._limits = {
+            "start": START_S,
+            "compile": COMPILE_S,
+            "checkpoint": LAST_CALL_S,
+            "stop": LAST_CALL_S,
+            "env": job.config.local.step_timeout_s,
+        }
 
     @property
     def members(self) -> list[Member]:
@@ -80,6 +89,13 @@ class Supervisor:
         for member in self.workers:
             if not member.is_alive:
                 self._start(member)
+
+    def replace_late(self, index: int) -> None:
+        """A helper that the learner has waited for in vain."""
+        for member in self.workers:
+            if member.index == index and member.is_alive:
+                self._note(f"{member.name} gave no gradient in time and is replaced. Its stack:\n{member.stack()}")
+                member.kill()
 
     def compile(self, only_found: bool = False) -> None:
         """Has the learner's update compiled by a process of its own, or only looked for among what was compiled before."""
@@ -204,7 +220,7 @@ class Supervisor:
         code = member.bury()
         self._guard.remove(pid)
         if member is self.compiler:
-            self._handle(member, {"compiler_ended": code, "why": member.trouble.text if member.trouble else ""})
+            self._handle(member, {"compiler_ended": code, "why": member.trouble.text if member.trouble else _how(code)})
         elif code != 0 and member.name not in self._late:
             self._died(member, code)
 
@@ -225,9 +241,12 @@ class Supervisor:
         member.deaths.append(now)
         while member.deaths and now - member.deaths[0] > BUDGET_S:
             member.deaths.popleft()
-        if why is not None and (why.is_final or code == FINAL):
+        is_too_often = len(member.deaths) > self.job.config.local.restarts
+        if member is self.ahead and (is_too_often or why is not None):
+            self._note(f"{member.name} ended ({said}); training goes on without it.")  # nobody waits for it
+        elif why is not None and (why.is_final or code == FINAL):
             self._give_up(why.error(member.name))
-        elif len(member.deaths) > self.job.config.local.restarts:
+        elif is_too_often:
             self._give_up(
                 RoleLost(
                     f"{member.name} ended {len(member.deaths)} times within ten minutes, more than "
@@ -252,9 +271,7 @@ class Supervisor:
         if member.shows_life(snapshot, now):
             return
         phase = running_phase(member.phases, snapshot.phases_ns)
-        limit = {"start": START_S, "compile": START_S, "env": self.job.config.local.step_timeout_s}.get(
-            phase, self.job.config.local.stall_s
-        )
+        limit = self._limits.get(phase, self.job.config.local.stall_s)
         silent_s = now - member.beat_s
         if silent_s > limit or (silent_s > self.job.config.local.stall_s and member.is_stopped):
             self._note(
@@ -268,7 +285,10 @@ class Supervisor:
 
     def _watch_stopped(self, member: Member, now: float) -> None:
         """One without a page shows no signs of life, but whether it is stopped can be seen: others wait for it."""
-        if not member.is_stopped:
+        if member is self.compiler and now - member.started_s > COMPILE_S:
+            self._note(f"compiler has taken more than {COMPILE_S:.0f} s and is ended. Its stack:\n{member.stack()}")
+            member.kill()
+        elif not member.is_stopped:
             member.beat_s = now
         elif now - member.beat_s > self.job.config.local.stall_s:
             self._note(f"{member.name} has been stopped for {now - member.beat_s:.0f} s and is replaced.")
