@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+
+# A program that ends another one may signal it and its group, both at once; no hand presses Ctrl-C twice so fast.
+AT_ONCE_S = 0.1
 
 
 class Interrupted(Exception):
@@ -41,9 +46,15 @@ def signals_stop(stop: Callable[[], None]) -> Iterator[Signals]:
         yield seen
         return
 
+    first_s = 0.0
+
     def handler(number: int, frame: FrameType | None) -> None:
-        if seen.received is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
+        nonlocal first_s
+        if seen.received is not None:
+            if number == signal.SIGINT and time.monotonic() - first_s > AT_ONCE_S:
+                raise KeyboardInterrupt
+            return
+        first_s = time.monotonic()
         seen.received = number
         stop()
 
