@@ -17,6 +17,7 @@ def make(scenario: str = SCENARIO) -> gymnasium.Env[Any, Any]:
 
 
 def main(steps: int = 100_000, folder: str = "runs") -> float:
+    # The preset is for slow envs: processes of their own step them (runtime=local).
     settings = {"log.folder": folder, "world.lanes": 16, "rollout.rows": 64}
     run = freewheel.train(make, algo="ppo", preset="cyber", steps=steps, settings=settings)
     figure: float = run.result["eval_return_mean"]

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gymnasium import spaces
+
 from freewheel.actors.infer import Acts
 from freewheel.algos.algo import Loss
 from freewheel.config import ON_POLICY, Config, assemble, from_dict, to_dict
-from freewheel.config.check import refuse_unused
+from freewheel.config.check import refuse_in_turn, refuse_unused
 from freewheel.errors import CheckpointError, ConfigError
 from freewheel.nets.build import GIVEN
 from freewheel.nets.inputs import is_image
@@ -39,7 +41,6 @@ from freewheel.run.parts import Parts, build
 from freewheel.run.policy import Policy, load_policy
 from freewheel.run.sequential import Sequential
 from freewheel.run.stopping import Interrupted, Signals, signals_stop
-from freewheel.spec import Space
 from freewheel.worlds.make import env_name
 
 
@@ -118,11 +119,11 @@ def train(
             "Leave that out, or give the env's id or a function that makes it."
         )
     config = assemble(env_name(env), given, preset)
-    config, layout, why = arrange(config, env, body, loss)
-    _refuse_by_runtime(config, given)
+    config, layout, why = arrange(config, env, body, loss, is_bound="runtime" in given)
+    refuse_in_turn(config, given)
     made = _make(config, layout, env, body, loss)  # before the folder: what cannot work leaves nothing behind
     try:
-        _refuse_without_effect(config, given, env, made.obs_space, loss)
+        _refuse_without_effect(config, given, env, made, loss)
         folder = new_run(Path(config.log.folder), config.env, config.algo, config.seed, to_dict(config))
         return _train(folder, config, made, env, None, callbacks, body, is_quiet, why)
     finally:
@@ -177,17 +178,22 @@ def _resume(
         )
     env = config.env if env is None else env
     config, layout, why = arrange(config, env, body, loss)
-    _refuse_by_runtime(config, given)
+    refuse_in_turn(config, given)
     made = _make(config, layout, env, body, loss)
     try:
-        _refuse_without_effect(config, given, env, made.obs_space, loss)
+        _refuse_without_effect(config, given, env, made, loss)
         return _train(folder, config, made, env, checkpoint, callbacks, body, is_quiet, why)
     finally:
         made.close()
 
 
-def arrange(config: Config, env: Any, body: Any, loss: Loss | None) -> tuple[Config, Layout, str]:
-    """The runtime that these settings mean here, and the note that the user should read, if there is one."""
+def arrange(
+    config: Config, env: Any, body: Any, loss: Loss | None, is_bound: bool = True
+) -> tuple[Config, Layout, str]:
+    """The runtime that these settings mean here, and the note that the user should read, if there is one.
+
+    A runtime that only a preset prefers is not `is_bound`: it gives way where it cannot be.
+    """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigError(
             "train() was called while a process of a run was importing your script. Put what the script does under "
@@ -196,7 +202,7 @@ def arrange(config: Config, env: Any, body: Any, loss: Loss | None) -> tuple[Con
     layout = choose(config, num_cores())
     why = ""
     if layout.runtime == "local" and (hindrance := cannot_leave(env, body, loss)):
-        if config.runtime == "local":
+        if config.runtime == "local" and is_bound:
             raise ConfigError(
                 f"runtime=local cannot be: {hindrance}. Set runtime to sequential, or give it another way."
             )
@@ -217,20 +223,18 @@ def _make(config: Config, layout: Layout, env: Any, body: Any, loss: Loss | None
     return build(config, env, body, loss)
 
 
-def _refuse_by_runtime(config: Config, given: Mapping[str, Any]) -> None:
-    if config.runtime == "sequential":
-        for name in given:
-            if name.startswith("local.") or name in ("learner.workers", "world.bad_rows"):
-                raise ConfigError(f"{name} was given, but has no effect: the runtime is sequential. Leave it out.")
-
-
 def _refuse_without_effect(
-    config: Config, given: Mapping[str, Any], env: Any, obs_space: Space, loss: Loss | None
+    config: Config, given: Mapping[str, Any], env: Any, made: Parts | PolicyParts | Job, loss: Loss | None
 ) -> None:
     """Settings whose effect only the env or the arguments tell."""
     if config.net.body == "auto":
-        body = "cnn" if is_image(obs_space) else "mlp"
+        body = "cnn" if is_image(made.obs_space) else "mlp"
         refuse_unused(replace(config, net=replace(config.net, body=body)), given)
+    actions = made.action_space if isinstance(made, Job) else made.world.action_space
+    if "ppo.log_std" in given and not isinstance(actions, spaces.Box):
+        raise ConfigError(
+            f"ppo.log_std was given, but has no effect: it is for Box actions, and this env has {actions}. Leave it out."
+        )
     for name in ("q.double", "q.loss", "q.huber"):
         if loss is not None and name in given:
             raise ConfigError(f"{name} was given, but has no effect: the loss is one of yours. Leave it out.")

@@ -12,6 +12,7 @@ from freewheel.config.assemble import read_preset
 from freewheel.config.image import ImageConfig, wanted
 from freewheel.config.parts import Algo
 from freewheel.errors import ConfigError
+from freewheel.run.layout import choose
 
 ATARI = ["ALE/Pong-v5", "ale_py:ALE/MsPacman-v5", "BreakoutNoFrameskip-v4"]
 MARIO = ["SuperMarioBros-1-1-v0", "SuperMarioBros-v3", "freewheel.worlds.mario:make"]
@@ -55,6 +56,14 @@ def test_hardware_goes_with_every_env_and_algorithm(env: str, hardware: str, alg
     assert both.q == own.q
     assert both.net == own.net
     assert both.learner.batch_size == own.learner.batch_size
+
+
+@pytest.mark.parametrize("algo", ["ppo", "appo"])
+@pytest.mark.parametrize("cores", [1, 2, 8])
+def test_slow_envs_of_network_defence_are_not_stepped_in_turn(algo: str, cores: int) -> None:
+    assert choose(assemble("x", {"algo": algo}, "cyber"), cores).runtime == "local"
+    in_turn = assemble("x", {"algo": algo, "runtime": "sequential"}, "cyber")
+    assert choose(in_turn, cores).runtime == "sequential"
 
 
 def test_larger_hardware_keeps_more() -> None:

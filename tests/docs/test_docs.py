@@ -145,6 +145,13 @@ def test_resume_says_what_may_change() -> None:
     assert set(re.findall(r"`([\w.]+)`", sentence)) == {name.rstrip(".") for name in may_change}
 
 
+def test_the_short_forms_are_all_there() -> None:
+    (sentence,) = re.findall(r"Short forms: (.*)\.$", TEXTS["settings.md"], re.MULTILINE)
+    named = re.findall(r"`([\w.-]+)`", sentence)
+    short = importlib.import_module("freewheel.cli.train").SHORT
+    assert named == [*short, *short.values()]
+
+
 def test_the_table_of_settings_is_whole() -> None:
     assert TEXTS["settings.md"].partition(BEGIN)[2].partition(END)[0] == settings_table(), (
         "docs/settings.md is stale: python tests/docs/test_docs.py"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,38 @@ def test_what_cannot_be_filmed_is_told_once(tmp_path: Path, capfd: pytest.Captur
 
 def undrawn() -> Any:
     return Catch()
+
+
+class Blind(Catch):
+    """Trains well, and cannot be drawn."""
+
+    def render(self) -> Any:
+        raise RuntimeError("no display today")
+
+
+class Stumbles(Catch):
+    """Trains well, and fails where it is played to be filmed."""
+
+    def step(self, action: Any) -> Any:
+        if self.render_mode is not None:
+            raise ZeroDivisionError("no ball today")
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [(Blind, "RuntimeError: no display today"), (Stumbles, "ZeroDivisionError: no ball today")],
+    ids=["render", "step"],
+)
+def test_an_env_that_raises_while_it_is_filmed_ends_no_training(
+    env: type[Catch], told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = train(tmp_path, f"{__name__}:{env.__name__}", Clips(every_steps=1))
+    assert json.loads((folder / "result.json").read_text())["steps"] == 500
+    said = [line for line in capfd.readouterr().err.splitlines() if "no more clips" in line]
+    assert len(said) == 1
+    assert told in said[0]
+    assert env.__name__ in said[0]
 
 
 def test_numbers_that_cannot_be() -> None:

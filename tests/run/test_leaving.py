@@ -12,7 +12,11 @@ from typing import Any
 import gymnasium
 import pytest
 
+import freewheel
+from freewheel.config import assemble
+from freewheel.errors import ConfigError
 from freewheel.run.leaving import cannot_leave, is_guarded, needs_main, without_main
+from freewheel.train import arrange
 
 ENV = """
 import gymnasium, numpy as np
@@ -73,6 +77,28 @@ def test_what_cannot_leave_is_told() -> None:
     env.close()
     assert "cannot be sent" in cannot_leave(lambda: None, None, None)
     assert "loss" in cannot_leave("CartPole-v1", None, lambda: None)
+
+
+def test_a_runtime_that_a_preset_prefers_gives_way() -> None:
+    preferred = assemble("mine", {"algo": "ppo"}, "cyber")
+    assert preferred.runtime == "local"
+    config, layout, why = arrange(preferred, lambda: None, None, None, is_bound=False)
+    assert (config.runtime, layout.runtime) == ("sequential", "sequential")
+    assert "cannot be sent" in why
+    with pytest.raises(ConfigError, match="runtime=local cannot be"):
+        arrange(preferred, lambda: None, None, None)
+
+
+def test_a_preset_binds_nobody_and_a_setting_does(tmp_path: Path) -> None:
+    settings = {"rollout.rows": 8, "world.lanes": 2, "eval_episodes": 0, "log.folder": str(tmp_path)}
+
+    def cartpole() -> Any:
+        return gymnasium.make("CartPole-v1")
+
+    run = freewheel.train(cartpole, algo="ppo", preset="cyber", steps=32, settings=settings, is_quiet=True)
+    assert run.result["runtime"] == "sequential"
+    with pytest.raises(ConfigError, match="runtime=local cannot be"):
+        freewheel.train(cartpole, algo="ppo", preset="cyber", steps=32, settings={**settings, "runtime": "local"})
 
 
 def test_main_is_hidden_only_where_nothing_needs_it() -> None:

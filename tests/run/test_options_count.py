@@ -9,6 +9,7 @@ import gymnasium
 import pytest
 
 import freewheel
+from freewheel.config import assemble
 from freewheel.errors import ConfigError
 
 TINY: dict[str, Any] = {
@@ -51,6 +52,55 @@ def test_a_setting_without_effect_is_refused(
     with pytest.raises(ConfigError, match=f"{message}.*no effect"):
         train(tmp_path, settings=settings, **more)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["world.workers", "world.threads", "world.min_ready", "world.ready_wait_s"])
+@pytest.mark.parametrize("kind", ["auto", "inline"])
+def test_in_turn_only_a_pool_has_workers(kind: str, name: str, tmp_path: Path) -> None:
+    settings = {"world.kind": kind, "world.lanes": 2, name: 2.0 if name.endswith("_s") else 2}
+    with pytest.raises(ConfigError, match=rf"{name} was given, but has no effect.*world\.kind={kind} is no pool"):
+        train(tmp_path, settings=settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+PPO: dict[str, Any] = {
+    "runtime": "sequential",
+    "eval_episodes": 0,
+    "world.lanes": 2,
+    "rollout.rows": 16,
+    "log.tensorboard": False,
+    "log.csv": False,
+}
+
+
+def train_ppo(tmp_path: Path, env: str, algo: str = "ppo", **settings: Any) -> freewheel.Run:
+    given = {**PPO, "log.folder": str(tmp_path), **settings}
+    return freewheel.train(env, algo=algo, steps=64, preset="none", settings=given, is_quiet=True)
+
+
+@pytest.mark.parametrize("runtime", ["sequential", "local"])
+def test_a_deviation_is_for_numbers(runtime: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"ppo\.log_std was given, but has no effect.*Discrete\(2\)"):
+        train_ppo(tmp_path, "CartPole-v1", **{"ppo.log_std": -1.0, "runtime": runtime})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_deviation_counts_where_actions_are_numbers(tmp_path: Path) -> None:
+    run = train_ppo(tmp_path, "Pendulum-v1", **{"ppo.log_std": -1.0})
+    assert run.config.ppo.log_std == -1.0
+
+
+@pytest.mark.parametrize(("algo", "runtime"), [("ppo", "sequential"), ("ppo", "local"), ("appo", "sequential")])
+def test_whole_episodes_are_never_too_old(algo: str, runtime: str, tmp_path: Path) -> None:
+    settings = {"rollout.collect": "episodes", "rollout.max_lag": 2, "runtime": runtime}
+    with pytest.raises(ConfigError, match=r"rollout\.max_lag was given, but has no effect.*leaves no row out"):
+        train_ppo(tmp_path, "CartPole-v1", algo, **settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_actors_of_appo_go_by_the_lag_also_with_whole_episodes() -> None:
+    settings = {"algo": "appo", "rollout.collect": "episodes", "rollout.max_lag": 2}
+    assert assemble("CartPole-v1", settings, "none").rollout.max_lag == 2
 
 
 def test_held_actions_count_with_noise_and_a_floor(tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ import gymnasium
 import numpy as np
 import pytest
 from counting import SCRIPTS, Counting, Row, Script, act, expected_rows, leaves_of, observe, play
+from fake_envpool import FakePool
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freewheel.config import WorldConfig
 from freewheel.memory.replay import Replay
+from freewheel.worlds.envpool_async import AsyncVectorWorld
 from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.make import make_world
 from freewheel.worlds.pool import PoolWorld
@@ -37,6 +39,10 @@ def pool(makes: list[Callable[[], Any]], workers: int = 2, threads: int = 1, min
     return PoolWorld(makes, 3, "Counting", workers, threads=threads, min_ready=min_ready)
 
 
+def envpool_async(makes: list[Callable[[], Any]]) -> World:
+    return AsyncVectorWorld(FakePool(makes, max(len(makes) // 2, 1)), 3, "Counting")
+
+
 WORLDS: dict[str, Make] = {
     "inline": inline,
     "pool": pool,
@@ -56,6 +62,7 @@ SHARED: dict[str, Make] = {
 LATER: dict[str, Make] = {
     "inline/later": partial(inline, resets_at_once=100),
     "pool/first": partial(pool, workers=3, min_ready=1),
+    "envpool_async": envpool_async,
 }
 
 

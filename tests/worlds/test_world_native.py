@@ -40,13 +40,15 @@ def check(world: World, num_recvs: int) -> int:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
-def test_envpool() -> None:
+@pytest.mark.parametrize("batch_size", [6, 4, 1])
+def test_envpool(batch_size: int) -> None:
     import envpool
 
     def many(num_envs: int) -> Any:
-        return envpool.make("CartPole-v1", env_type="gymnasium", num_envs=num_envs, num_threads=1)
+        sizes = {"num_envs": num_envs, "batch_size": batch_size, "num_threads": 1}
+        return envpool.make("CartPole-v1", env_type="gymnasium", **sizes)
 
-    assert check(make_world(many, WorldConfig(lanes=6), 3), 200) > 20
+    assert check(make_world(many, WorldConfig(lanes=6), 3), 1200 // batch_size) > 20
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ale_py") is None, reason="ale-py is not installed")

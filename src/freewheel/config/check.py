@@ -100,6 +100,7 @@ ABOVE_ZERO = (
     "local.stall_s",
 )
 BELOW_ONE = ("learner.beta1", "learner.beta2")
+POOL_ONLY = ("world.workers", "world.threads", "world.min_ready", "world.ready_wait_s")
 
 
 def check(config: Config) -> None:
@@ -232,6 +233,22 @@ def refuse_unused(config: Config, given: Iterable[str]) -> None:
             raise ConfigError(f"{name} was given, but has no effect: {why[name]}. Leave it out.")
 
 
+def refuse_in_turn(config: Config, given: Iterable[str]) -> None:
+    """The same for what one process has no use for, once it is known whether the run is one."""
+    if config.runtime != "sequential":
+        return
+    for name in given:
+        if name.startswith("local.") or name in ("learner.workers", "world.bad_rows"):
+            why, cure = "", ""
+        elif name in POOL_ONLY and config.world.kind == "auto":
+            why, cure = ", where world.kind=auto is no pool", ", or set world.kind to pool"
+        elif name == "rollout.max_lag" and config.rollout.collect == "episodes":
+            why, cure = ", where nobody collects ahead, and rollout.collect=episodes leaves no row out", ""
+        else:
+            continue
+        raise ConfigError(f"{name} was given, but has no effect: the runtime is sequential{why}. Leave it out{cure}.")
+
+
 def unused(config: Config) -> dict[str, str]:
     """Settings without effect in this config, each with the reason."""
     q, explore, learner, algo = config.q, config.explore, config.learner, config.algo
@@ -263,8 +280,7 @@ def unused(config: Config) -> dict[str, str]:
     add(learner.lr_schedule == "constant", "learner.lr_schedule=constant", "learner.lr_end")
     add(learner.lr_schedule != "restarts", f"learner.lr_schedule={learner.lr_schedule}", "learner.lr_restart_updates")
     add(learner.optimizer != "adamw", f"learner.optimizer={learner.optimizer}", "learner.weight_decay")
-    pool_only = ("world.workers", "world.threads", "world.min_ready", "world.ready_wait_s")
-    add(config.world.kind in ("inline", "vector"), f"world.kind={config.world.kind} is no pool", *pool_only)
+    add(config.world.kind in ("inline", "vector"), f"world.kind={config.world.kind} is no pool", *POOL_ONLY)
     add(learner.compile == "off", "learner.compile=off, and it helps compiled updates", "local.ahead")
     add(config.local.free, "local.free lets actors run on", "local.slack_steps")
     convolutions = ("net.channels", "net.kernels", "net.strides", "net.conv_bias")
@@ -301,6 +317,9 @@ def _of_other_algorithms(config: Config) -> dict[str, str]:
     found["learner.precision"] = f"algo={algo} computes in fp32"
     found |= dict.fromkeys((f"local.{name}" for name in NOT_PPO_LOCAL), f"algo={algo} publishes after each rollout")
     found |= dict.fromkeys(("local.free", "local.slack_steps"), f"algo={algo} goes by rollout.max_lag")
+    if algo == "ppo" and config.rollout.collect == "episodes":
+        # An episode's rows are never too old, and actors of ppo are never ahead.
+        found["rollout.max_lag"] = "rollout.collect=episodes leaves no row out"
     if algo != "appo":
         found |= dict.fromkeys(("ppo.rho_bar", "ppo.c_bar", "rollout.reuse"), f"it belongs to appo, and algo={algo}")
     return found

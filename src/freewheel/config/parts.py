@@ -267,7 +267,7 @@ class LearnerConfig:
     """How far the target network moves towards the online one: 1 copies it."""
 
     compile: Literal["auto", "on", "off"] = "auto"
-    """Updates as one compiled graph. auto: compile beside the training and switch if it pays; on: compile before the first update."""
+    """Updates as one compiled graph. auto: compile beside the training and switch if it pays, but for ppo and appo; on: compile before the first update."""
 
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
     """Numbers of the network's passes; weights stay float32. auto measures what this machine can do and takes the fastest."""

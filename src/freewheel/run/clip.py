@@ -49,9 +49,12 @@ class Clips(Callback):
         try:
             gif, sides = film_policy(load_policy(path), self._env, self._max_steps)
             write_clip(open_run(moment.folder).tensorboard, "play", moment.step, gif, sides)
-        except (FreewheelError, OSError) as error:
+        except Exception as error:  # of any kind: the env is played apart from the training, which it must not end
             self._due = None
-            print(f"log: no more clips: {error}", file=sys.stderr)
+            who = moment.folder.name if self._env is None else env_name(self._env)
+            is_ours = isinstance(error, (FreewheelError, OSError))
+            told = error if is_ours else f"{who} raised {type(error).__name__}: {error} while it was filmed."
+            print(f"log: no more clips: {told}", file=sys.stderr)
 
 
 def film_policy(policy: Policy, env: Any = None, max_steps: int = 200) -> tuple[bytes, tuple[int, int]]:

@@ -17,6 +17,7 @@ from freewheel.config.image import wanted
 from freewheel.errors import ConfigError, EnvError, FreewheelError
 from freewheel.worlds import atari
 from freewheel.worlds.check import close_all
+from freewheel.worlds.envpool_async import AsyncVectorWorld, gives_some_lanes
 from freewheel.worlds.find import find_import, find_spec, is_import, missing_package
 from freewheel.worlds.image import prepare
 from freewheel.worlds.inline import InlineWorld
@@ -49,7 +50,7 @@ def make_world(
     if isinstance(env, gymnasium.vector.VectorEnv):
         own = {"inline": kind == "inline", "pool": kind == "pool"}
         _refuse(name, "is a vector env", **own, kwargs=kwargs, limit=config.max_episode_steps, images=wanted(config))
-        return VectorWorld(env, seed, name, owns_env=False)
+        return _around(env, seed, name, owns_env=False)
     if isinstance(env, gymnasium.Env):
         _refuse(name, "is one env", vector=kind == "vector", pool=kind == "pool", kwargs=kwargs)
         if config.lanes > 1:
@@ -162,8 +163,8 @@ def env_name(env: AnyEnv) -> str:
     if isinstance(env, str):
         return env
     if isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)):
-        spec = env.spec
-        return spec.id if spec is not None else type(env.unwrapped).__name__
+        named = getattr(env.spec, "id", None)  # EnvPool's spec has none
+        return str(named or type(env.unwrapped).__name__)
     if not callable(env):
         raise ConfigError(
             f"{env!r} ({type(env).__name__}) is no env. Give a Gymnasium id, an env, a function that makes one, "
@@ -181,10 +182,21 @@ def _make_vector_world(
             raise ConfigError(
                 f"{name} made {made.num_envs} envs, not world.lanes={config.lanes}. Let it take num_envs."
             )
-        return VectorWorld(made, seed, name)
+        return _around(made, seed, name)
     except BaseException:
         close_all(name, [made])
         raise
+
+
+def _around(env: Vector, seed: int, name: str, owns_env: bool = True) -> VectorWorld:
+    if not gives_some_lanes(env.unwrapped):
+        return VectorWorld(env, seed, name, owns_env=owns_env)
+    if env is not env.unwrapped:
+        raise ConfigError(
+            f"{name} gives some of its lanes at a time, and {type(env).__name__} around it wraps steps of all of them. "
+            "Leave the wrapper out, or make it without batch_size."
+        )
+    return AsyncVectorWorld(env, seed, name, owns_env=owns_env)
 
 
 def _make_vector(name: str, env: str | Factory, config: WorldConfig, kwargs: dict[str, Any]) -> Vector:

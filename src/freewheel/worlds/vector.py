@@ -48,7 +48,8 @@ class VectorWorld:
         self.obs_space = env.single_observation_space
         self.action_space = env.single_action_space
         self._leaves = obs_leaves(name, self.obs_space, self.action_space)
-        self._shapes = [(leaf, (self.num_lanes, *leaf.shape)) for leaf in self._leaves]
+        self._num_rows = self.num_lanes  # in a step
+        self._shapes = [(leaf, (self._num_rows, *leaf.shape)) for leaf in self._leaves]
         self._mode = _autoreset_mode(env, name)
         self._envs = [env]
         self._owns_env = owns_env
@@ -121,6 +122,7 @@ class VectorWorld:
             final = self._read_final(info, lanes)
             obs = self._read(observed)
         else:
+            self._check_mode(info)
             obs = self._read(observed)
             final = {name: rows.take(lanes, 0) for name, rows in obs.items()}
         ended = Ended(lanes, final, reward.take(lanes), terminated.take(lanes), truncated.take(lanes))
@@ -181,6 +183,7 @@ class VectorWorld:
             return Ready(self._ids, {rows.name: observed if num_over == 0 else rows.whole}, rows.reward, first, None)
         if num_over < 0 or num_over == self.num_lanes:
             return None
+        self._check_mode(info)
         lanes, obs, reward, begun = rows.going(self.num_lanes - num_over)
         last, final, *ends = rows.ended(num_over)
         self._over, self._given = over, lanes
@@ -240,19 +243,28 @@ class VectorWorld:
             fill(leaf, column, final[leaf.name], lambda i: self._where(int(lanes[i])))
         return final
 
+    def _check_mode(self, info: Any) -> None:
+        """Where an episode is over: a final observation beside the row says that the row begins another one."""
+        if "final_obs" in info or "_final_obs" in info:
+            raise self._where().error(
+                f"gave info['final_obs'], as envs do that reset in the same step, but its metadata['autoreset_mode'] is "
+                f"AutoresetMode.{self._mode.name},",
+                "Set it to AutoresetMode.SAME_STEP, or leave final_obs out of info if the env does not reset in that step.",
+            )
+
     def _read_rewards(self, rewards: Any) -> Array:
-        self._check_batch("reward", rewards, (self.num_lanes,))
+        self._check_batch("reward", rewards, (self._num_rows,))
         if rewards.dtype.kind not in "fiu":
             raise self._where().error(f"gave rewards of dtype {rewards.dtype}", "Return the rewards as floats.")
         # Each is finite and fits float32 if the sum of their squares does; NaN fails the comparison.
         fits = rewards.dtype.kind == "f" and float(rewards.dot(rewards)) <= LARGEST_SQUARE
         if not fits and not np.abs(rewards).max() <= np.finfo(np.float32).max:
-            for lane, value in enumerate(rewards):
-                read_reward(value, self._where(lane))
+            for row, value in enumerate(rewards):
+                read_reward(value, self._where(row))
         return np.array(rewards, np.float32)
 
     def _read_flags(self, which: str, flags: Any) -> Array:
-        self._check_batch(which, flags, (self.num_lanes,))
+        self._check_batch(which, flags, (self._num_rows,))
         if flags.dtype != np.bool_:
             raise self._where().error(f"gave {which} of dtype {flags.dtype}", f"Return {which} as bool.")
         read: Array = flags
@@ -269,9 +281,10 @@ class VectorWorld:
                 "Return a row of the space's shape per lane.",
             )
 
-    def _where(self, lane: int | None = None) -> Where:
-        begun = self._begun.min() if lane is None else self._begun[lane]
-        return Where(self.name, lane, int(self._step_count - begun), self._seed)
+    def _where(self, row: int | None = None) -> Where:
+        """The place of a row of the newest step, whose rows are the lanes."""
+        begun = self._begun.min() if row is None else self._begun[row]
+        return Where(self.name, row, int(self._step_count - begun), self._seed)
 
 
 def _autoreset_mode(env: Vector, name: str) -> AutoresetMode:

@@ -1,0 +1,107 @@
+"""EnvPool with a batch smaller than its envs as a world: the lanes that are done come first, and the slowest holds nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from freewheel.errors import ConfigError
+from freewheel.worlds.check import Where, refuse_step
+from freewheel.worlds.lives import joined
+from freewheel.worlds.vector import Vector, VectorWorld
+from freewheel.worlds.world import TIMEOUT_S, Array, Ended, Ready
+
+
+def gives_some_lanes(env: Any) -> bool:
+    """Whether it is EnvPool's kind, and made to give fewer lanes at a time than it has."""
+    config = getattr(env, "config", None)
+    if not (isinstance(config, Mapping) and all(hasattr(env, call) for call in ("async_reset", "send", "recv"))):
+        return False
+    return bool(0 < config.get("batch_size", 0) < env.num_envs)
+
+
+class AsyncVectorWorld(VectorWorld):
+    """One lane per env of a vector env that is asked by async_reset, send and recv, which gives `batch_size` lanes.
+
+    An env whose episode is over begins the next one with the action that it gets then; it gets one here, at once, so that as
+    many lanes are on their way as there are. Which ones come together is a matter of time: no two runs are the same.
+    """
+
+    def __init__(self, env: Vector, seed: int, name: str, *, owns_env: bool = True) -> None:
+        super().__init__(env, seed, name, owns_env=owns_env)
+        if self._mode is not AutoresetMode.NEXT_STEP:
+            raise ConfigError(
+                f"{name} gives some of its lanes at a time and has metadata['autoreset_mode']={self._mode}. Such an env resets "
+                "with the next action: set it to AutoresetMode.NEXT_STEP."
+            )
+        config: Mapping[str, Any] = env.config  # type: ignore[attr-defined]
+        self._num_rows = int(config["batch_size"])
+        self._shapes = [(leaf, (self._num_rows, *leaf.shape)) for leaf in self._leaves]
+        self._seed = int(config.get("seed", 0))  # such envs are seeded where they are made
+        self._came = self._ids[: self._num_rows]  # the lane of each row that was received last
+        self._begins = np.ones(self.num_lanes, np.bool_)  # the lane's next row is the first of an episode
+        self._taken = np.zeros(self.num_lanes, np.int64)  # steps in the lane's episode
+        self._waits = np.zeros(self.num_lanes, np.bool_)
+
+    def send(self, lanes: Array, actions: Array) -> None:
+        if not self._waits[lanes].all():
+            raise ValueError(f"{self.name}: send() names a lane among {lanes} that does not wait for an action.")
+        self._waits[lanes] = False
+        self._call("send", np.array(actions), lanes.astype(np.int32))  # its own, whatever it does with them
+
+    def recv(self, timeout_s: float = TIMEOUT_S) -> Ready:
+        """The lanes that are done first, but those whose episode just ended; the time limit cannot interrupt it."""
+        if not self._is_started:
+            self._is_started = True
+            self._call("async_reset")
+        if self._waits.any():
+            raise ValueError(
+                f"{self.name}: lanes {self._waits.nonzero()[0]} have no action, and would be waited for in vain."
+            )
+        ended: Ended | None = None
+        while True:  # a lane cannot end twice: its next row begins an episode, and ends the loop
+            ready, over = self._arrived()
+            ended = over if ended is None else ended if over is None else joined(ended, over)
+            if len(ready.lanes):
+                self._waits[ready.lanes] = True
+                ready.ended = ended
+                return ready
+
+    def _arrived(self) -> tuple[Ready, Ended | None]:
+        """The rows that came, without those that end an episode; these apart."""
+        result = self._call("recv")
+        if not (isinstance(result, tuple) and len(result) == 5):
+            refuse_step([result], lambda _: self._where())
+        came = result[4].get("env_id")
+        self._check_batch("info['env_id']", came, (self._num_rows,))
+        lanes = self._came = came.astype(np.int64)
+        first = self._begins[lanes]
+        self._taken[lanes] = np.where(first, 0, self._taken[lanes] + 1)
+        observed, reward, terminated, truncated, info = self._checked(*result)
+        obs = self._read(observed)
+        reward[first] = 0
+        over = (terminated | truncated) & ~first
+        self._begins[lanes] = over
+        if not over.any():
+            return Ready(lanes, obs, reward, first, None), None
+        self._check_mode(info)
+        rows, rest = over.nonzero()[0], (~over).nonzero()[0]
+        final = {name: values.take(rows, 0) for name, values in obs.items()}
+        going = {name: values.take(rest, 0) for name, values in obs.items()}
+        ended = Ended(lanes[rows], final, reward[rows], terminated[rows], truncated[rows])
+        self._call("send", self._actions[: len(rows)].copy(), ended.lanes.astype(np.int32))
+        return Ready(lanes[rest], going, reward[rest], first[rest], None), ended
+
+    def _call(self, method: str, *given: Any) -> Any:
+        try:
+            return getattr(self._envs[0], method)(*given)
+        except Exception as error:
+            raise self._where().raised(method, error) from error
+
+    def _where(self, row: int | None = None) -> Where:
+        lane = None if row is None else int(self._came[row])
+        taken = self._taken[self._came].max() if lane is None else self._taken[lane]
+        return Where(self.name, lane, int(taken), self._seed)
