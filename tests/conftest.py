@@ -1,13 +1,17 @@
-"""Every test leaves the machine as it found it: no process, thread, descriptor or shared memory stays behind (F17)."""
+"""Every test leaves the machine as it found it: no process, thread, descriptor, shared memory or file stays behind (F17)."""
 
 from __future__ import annotations
 
 import gc
+import getpass
 import os
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,22 @@ from freewheel.run.guard import start_forkserver
 
 FAILED = pytest.StashKey[bool]()
 LEAVE_S = 5.0  # threads and reaped children may take a moment to go
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Each process that runs tests has a folder of its own for temporary files: what it finds there, its tests have made.
+
+    Its name is short, for the forkserver listens at a path in it. What pytest and torch keep there between two sessions stays.
+    """
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return  # it only tells the workers of xdist what to do, and they inherit its environment
+    shared = tempfile.gettempdir()
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", shared)
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(shared, f"torchinductor_{getpass.getuser()}"))
+    own = tempfile.mkdtemp(prefix="fw-")
+    os.environ["TMPDIR"] = tempfile.tempdir = own
+    # After multiprocessing has removed its folder there (-100), which has to exist for that.
+    Finalize(None, shutil.rmtree, (own, True), exitpriority=-200)
 
 
 def children() -> set[int]:
@@ -67,11 +87,16 @@ def segments() -> list[str]:
     return sorted(mapped | named)
 
 
-State = tuple[set[int], set[str], dict[str, str], list[str]]
+def files() -> set[str]:
+    """Files and folders for temporary use, of ours by their names."""
+    return {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("freewheel")}
+
+
+State = tuple[set[int], set[str], dict[str, str], list[str], set[str]]
 
 
 def state() -> State:
-    return children(), threads(), descriptors(), segments()
+    return children(), threads(), descriptors(), segments(), files()
 
 
 def left_behind(before: State) -> str:
@@ -84,6 +109,7 @@ def left_behind(before: State) -> str:
         "threads": threads() - before[1],
         "descriptors": kept_open,
         "segments": kept_mapped,
+        "files": files() - before[4],
     }
     return ", ".join(f"{what} {value}" for what, value in parts.items() if value)
 

@@ -9,10 +9,10 @@ import pytest
 
 from freewheel.cli import doctor
 from freewheel.cli.main import main
-from freewheel.config import Config
+from freewheel.config import Config, assemble
 from freewheel.errors import ConfigError
 from freewheel.run.facts import Fact
-from freewheel.run.layout import Layout
+from freewheel.run.layout import Layout, choose
 
 SICK = Fact("env", "stepping it", "E-v0 [red] \x1b[2Jraised", None, "problem", "Mend it.", "Traceback: line 5")
 WELL = Fact("software", "devices", "the CPU", [])
@@ -104,15 +104,59 @@ def test_lines_fit_the_terminal(
     ("layout", "text"),
     [
         (Layout("local", 3, (3, 3, 2), 0, {"actor": 1, "learner": 2}, "Because."), "3, with 2 or 3 lanes each"),
-        (Layout("local", 3, (3, 3, 2), 0, {"actor": 1, "learner": 2}, "Because."), "workers: measured at the start"),
+        (
+            Layout("local", 3, (3, 3, 2), 0, {"actor": 1, "learner": 2}, "Because."),
+            "workers: 1, or one per core if that measures faster",
+        ),
+        (Layout("local", 3, (3, 3, 2), 2, {"actor": 1, "learner": 2}, "Because."), "workers: 2; threads: 2"),
         (Layout("sequential", 1, (8,), 1, {"actor": 1, "learner": 1}, "Because."), "1, with 8 lanes"),
     ],
 )
 def test_the_layout_is_shown_with_its_reason(layout: Layout, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    doctor.show("", [WELL], layout)
+    doctor.show(Config(""), [WELL], layout)
     out = capsys.readouterr().out
     assert text in out
     assert "Because." in out
+
+
+POOL = {"kind": "pool", "lanes": 8, "workers": 4, "threads": 2, "reason": "it waits."}
+
+
+def test_the_layout_is_that_of_the_chosen_world(tried: list[Fact], capsys: pytest.CaptureFixture[str]) -> None:
+    tried.append(Fact("env", "world", "pool: it waits.", POOL))
+    assert main(["doctor", "E-v0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["world"] == POOL
+    assert "one actor serves the workers of its pool" in found["layout"]["reason"]
+    main(["doctor", "E-v0"])
+    assert "pool, 4 workers with 2 threads each" in capsys.readouterr().out
+
+
+def test_a_pool_has_one_actor_however_many_cores_there_are(
+    tried: list[Fact], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "num_cores", lambda: 8)
+    for world, actors in ((None, 7), (POOL, 1)):
+        tried[1:] = [Fact("env", "world", "", world)]
+        main(["doctor", "E-v0", "--json"])
+        assert json.loads(capsys.readouterr().out)["layout"]["actors"] == actors
+
+
+def rows(config: Config, *facts: Fact) -> dict[str, str]:
+    return doctor._layout_rows(config, facts, choose(config, 2))
+
+
+def test_workers_are_told_as_they_are_measured() -> None:
+    from freewheel.run.helping import LEAST_S
+
+    assert f"over {1e3 * LEAST_S:.0f} ms" in rows(Config(""))["learner"]
+    assert rows(assemble("", {"learner.compile": "on"}))["learner"] == "workers: 1; threads: 1"
+    assert rows(assemble("", {"algo": "ppo", "runtime": "local"}))["learner"] == "workers: 1; threads: 1"
+
+
+@pytest.mark.parametrize(("threads", "text"), [(None, "a trial at the start finds fastest"), (2, "threads: 2")])
+def test_threads_of_images(threads: int | None, text: str) -> None:
+    assert rows(Config("E-v0"), Fact("env", "update", "", {"threads": threads}))["learner"].endswith(text)
 
 
 def test_a_real_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,8 @@
-"""F07, F08, F09, F13: envs, losses and disks that fail in a local run. All runs go at once; each test judges its own."""
+"""F07, F08, F09, F13: envs, losses and disks that fail in a local run. All runs of a part go at once; each test judges its own."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import fault_fixtures
 import pytest
-from fault_envs import BAD
+from fault_envs import BAD, EPISODE
 from fault_fixtures import Starter
 from fault_runs import TIMES, Run, assert_all_gone
 
@@ -17,28 +18,51 @@ starter = fault_fixtures.starter
 
 ONE = {"local.actors": 1, "local.restarts": 1, "steps": 5_000, "checkpoint.every_steps": 100}
 RAISES = {
-    "step": (r"ValueError: motor broke", r"motor broke in step\(\) at step 1\d of the episode with seed \d+"),
+    "step": (r"ValueError: motor broke", r"motor broke in step\(\) at step {at} of the episode with seed \d+"),
     "reset": (r"OSError: port in use", r"raised OSError: port in use in reset\(\).*seed \d+"),
     "make": (r"RuntimeError: no simulator here", r"no simulator here"),
 }
+
+
+# Each part has runs of its own: a machine takes so many at once, and not ten times as many.
+PARTS = range(TIMES)
+parts = pytest.mark.parametrize("part", PARTS)
+
+
+def named(name: str, part: int) -> str:
+    return f"{name}-{part}"
+
+
+def raises_at(part: int) -> int:
+    """The step of an env at which it raises: another one of the episode in each part."""
+    return 40 + 7 * part
 
 
 class Sick:
     """The runs by name, all ended."""
 
     def __init__(self, starter: Starter, folder: Path) -> None:
-        self.starter, self.folder, self.runs = starter, folder, dict[str, Run]()
-        self.start_all()
-        self.codes = {name: run.wait(100) for name, run in self.runs.items()}
+        self.starter, self.folder, self.runs, self.codes = starter, folder, dict[str, Run](), dict[str, int]()
+        for part in PARTS:
+            if part == 0:
+                self.start_single()
+            self.start_part(part)
+            self.codes |= {name: run.wait(100) for name, run in self.runs.items() if name not in self.codes}
 
-    def start_all(self) -> None:
+    def start_part(self, part: int) -> None:
         for where in RAISES:
-            self.start(where, "fault_envs:Raises", {"world.kwargs": f'{{"where": "{where}"}}'})
-        self.start("close", "fault_envs:Raises", {"world.kwargs": '{"where": "close"}', "steps": 300})
-        (self.folder / "import").mkdir()
-        (self.folder / "import" / "broken_env.py").write_text("raise OSError('no licence file')\n")
-        self.start("import", "broken_env:make", {})
-        self.start("hangs", "fault_envs:Hangs", {"steps": 400, "local.restarts": 9, "local.step_timeout_s": 2.0})
+            kwargs = json.dumps({"where": where, "at": raises_at(part)})
+            self.start(named(where, part), "fault_envs:Raises", {"world.kwargs": kwargs, "seed": part})
+        close = {"world.kwargs": '{"where": "close"}', "steps": 300, "seed": part}
+        self.start(named("close", part), "fault_envs:Raises", close)
+        broken = self.folder / named("import", part)
+        broken.mkdir()
+        (broken / "broken_env.py").write_text("raise OSError('no licence file')\n")
+        self.start(broken.name, "broken_env:make", {})
+        hangs = {"steps": 400, "local.restarts": 9, "local.step_timeout_s": 2.0, "seed": part}
+        self.start(named("hangs", part), "fault_envs:Hangs", hangs)
+
+    def start_single(self) -> None:
         for what in BAD if TIMES > 1 else BAD[:1]:
             self.start(what, "fault_envs:Gives", {"world.kwargs": f'{{"what": "{what}"}}'})
         self.drive("drop", {"env": "fault_envs:Gives", "steps": 500, "settings": {"world.bad_rows": "drop"}})
@@ -69,10 +93,12 @@ def test_f17_no_sick_run_left_anything(sick: Sick) -> None:
         assert_all_gone(run)
 
 
+@parts
 @pytest.mark.parametrize("where", RAISES)
-def test_f07_an_env_that_raises_is_tried_again_and_then_ends_the_run(sick: Sick, where: str) -> None:
-    run, (line, message) = sick.runs[where], RAISES[where]
-    assert sick.codes[where] == 1, run.err
+def test_f07_an_env_that_raises_is_tried_again_and_then_ends_the_run(sick: Sick, where: str, part: int) -> None:
+    run, (line, message) = sick.runs[named(where, part)], RAISES[where]
+    message = message.replace("{at}", str(raises_at(part) % EPISODE + 1))
+    assert sick.codes[named(where, part)] == 1, run.err
     assert len(re.findall(f"^{line}", run.err, re.MULTILINE)) == 2, run.err  # its own traceback, of both lives
     assert re.search(message, run.err), run.err
     assert "fault_envs.py" in run.err, "the line of the env is not shown"
@@ -84,26 +110,29 @@ def test_f07_an_env_that_raises_is_tried_again_and_then_ends_the_run(sick: Sick,
     assert saved.state["steps"] >= (0 if where == "make" else 40)
 
 
-def test_f07_an_env_that_raises_in_close_costs_nothing(sick: Sick) -> None:
-    run = sick.runs["close"]
-    assert sick.codes["close"] == 0, run.err
+@parts
+def test_f07_an_env_that_raises_in_close_costs_nothing(sick: Sick, part: int) -> None:
+    run = sick.runs[named("close", part)]
+    assert sick.codes[named("close", part)] == 0, run.err
     assert "who has the door key" in run.err
     saved = run.checkpoint()
     assert saved is not None
     assert saved.state["steps"] >= 300
 
 
-def test_f07_a_module_that_cannot_be_imported_ends_it_before_anything_starts(sick: Sick) -> None:
-    run = sick.runs["import"]
-    assert sick.codes["import"] == 1, run.err
+@parts
+def test_f07_a_module_that_cannot_be_imported_ends_it_before_anything_starts(sick: Sick, part: int) -> None:
+    run = sick.runs[named("import", part)]
+    assert sick.codes[named("import", part)] == 1, run.err
     assert "OSError: no licence file" in run.err
     assert "broken_env" in run.err
     assert not (run.folder / "runs").exists()
 
 
-def test_f08_an_env_that_hangs_is_replaced_also_when_it_holds_the_lock(sick: Sick) -> None:
-    run = sick.runs["hangs"]
-    assert sick.codes["hangs"] == 0, run.err
+@parts
+def test_f08_an_env_that_hangs_is_replaced_also_when_it_holds_the_lock(sick: Sick, part: int) -> None:
+    run = sick.runs[named("hangs", part)]
+    assert sick.codes[named("hangs", part)] == 0, run.err
     assert (run.folder / "slept").exists()
     assert (run.folder / "held").exists()
     told = re.findall(r"actor-0 has shown no sign of life for (\d+) s \(phase env\) and is replaced", run.err)

@@ -23,13 +23,16 @@ import torch
 from freewheel.errors import CheckpointError
 from freewheel.run import checkpoint
 
+# `make fault` sets it: so many checkpoints, each with tensors of its own, are damaged.
+TIMES = int(os.environ.get("FREEWHEEL_FAULT", "1"))
 FILES = ("manifest.json", "replay.bin", "state.json", "tensors.safetensors")
+parts = pytest.mark.parametrize("part", range(TIMES))
 
 
-def two_checkpoints(folder: Path) -> Path:
+def two_checkpoints(folder: Path, part: int = 0) -> Path:
     """Steps 1 and 2; the path of the newer one."""
     for step in (1, 2):
-        tensors = {"w": torch.arange(20.0) * step, "n": torch.tensor(step)}
+        tensors = {"w": torch.arange(20.0 + part) * (step + part), "n": torch.tensor(step)}
         files = {"replay.bin": lambda path: path.write_bytes(bytes(range(100))) and None}
         path = checkpoint.save(folder, step, tensors, {"step": step, "list": [0.1, 2]}, files)
     return path
@@ -42,8 +45,9 @@ def assert_previous_is_used(newest: Path, what: object) -> None:
     assert str(newest) in found.warnings[0], what
 
 
-def test_f14_every_flipped_bit_is_found(tmp_path: Path) -> None:
-    newest = two_checkpoints(tmp_path)
+@parts
+def test_f14_every_flipped_bit_is_found(tmp_path: Path, part: int) -> None:
+    newest = two_checkpoints(tmp_path, part)
     num_flips = 0
     for name in FILES:
         data = (newest / name).read_bytes()
@@ -59,8 +63,9 @@ def test_f14_every_flipped_bit_is_found(tmp_path: Path) -> None:
     assert num_flips >= 2_000
 
 
-def test_f14_every_cut_and_every_added_byte_is_found(tmp_path: Path) -> None:
-    newest = two_checkpoints(tmp_path)
+@parts
+def test_f14_every_cut_and_every_added_byte_is_found(tmp_path: Path, part: int) -> None:
+    newest = two_checkpoints(tmp_path, part)
     for name in FILES:
         data = (newest / name).read_bytes()
         for size in range(len(data)):

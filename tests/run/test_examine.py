@@ -8,16 +8,27 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from gymnasium import spaces
+from sick_envs import Well
 
 from freewheel.config import assemble
 from freewheel.errors import ConfigError
 from freewheel.run import examine
 from freewheel.run.costs import costs_of_env
 from freewheel.run.facts import Fact
+from freewheel.run.layout import choose
+from freewheel.run.local import settled
+from freewheel.run.machine import num_cores
 from freewheel.run.trial import try_apart
 
 HERE = Path(__file__).parent
+PIXELS = f"{__name__}:Pixels"
+
+
+class Pixels(Well):
+    observation_space = spaces.Box(0, 255, (84, 84), np.uint8)
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +58,14 @@ def problems(facts: dict[str, Fact]) -> list[Fact]:
 def test_a_good_env() -> None:
     found = examined("sick_envs:Well", runtime="sequential", world__lanes=3)
     assert {fact.state for fact in found.values()} == {"ok"}
-    assert found["world"].value["lanes"] == 3
+    assert found["making"].value["lanes"] == 3
+    assert found["world"].value == {
+        "kind": "inline",
+        "lanes": 3,
+        "workers": 0,
+        "threads": 0,
+        "reason": "one process steps all lanes in turn.",
+    }
     assert found["observations"].value == 12
     assert found["actions"].shown == "Discrete(2)"
     assert found["contract"].value["episodes"] >= 1
@@ -68,8 +86,8 @@ def test_the_replay_is_forecast() -> None:
 def test_a_vector_env_shows_its_autoreset_mode() -> None:
     found = examined("sick_envs:vector", world__lanes=2)
     assert problems(found) == []
-    assert found["world"].value["world"] == "vector"
-    assert found["world"].value["autoreset"] == "SAME_STEP"
+    assert found["world"].value["kind"] == "vector"
+    assert found["making"].value["autoreset"] == "SAME_STEP"
     assert found["step"].value["reset_us"] is None
 
 
@@ -109,10 +127,54 @@ def test_a_screen_that_is_missing_has_a_cure() -> None:
     ],
 )
 def test_what_makes_a_run_worse_is_a_warning(env: str, name: str, cure: str) -> None:
-    found = examined(f"sick_envs:{env}", replay__rows=2_000)
+    found = examined(f"sick_envs:{env}", replay__rows=2_000, world__kind="inline")
     assert problems(found) == []
     assert found[name].state == "warning"
     assert cure in found[name].cure
+
+
+def chosen_by_train(env: str, **given: Any) -> tuple[str, int, int]:
+    """As the local runtime settles it before a run."""
+    config = assemble(env, {name.replace("__", "."): value for name, value in given.items()})
+    world = settled(config, env, choose(config, num_cores()))[0].world
+    return world.kind, world.workers, world.threads
+
+
+@pytest.mark.parametrize("given", [{}, {"world__kind": "inline"}, {"world__kind": "pool"}, {"world__threads": 3}])
+def test_the_world_is_that_of_train(given: dict[str, Any]) -> None:
+    """An env that waits, so that the measurement is the same on a busy machine."""
+    given |= {"runtime": "local", "world__lanes": 4}
+    value = examined("sick_envs:Waits", **given)["world"].value
+    assert (value["kind"], value["workers"], value["threads"]) == chosen_by_train("sick_envs:Waits", **given)
+
+
+def test_an_env_that_waits_in_a_pool_needs_no_more_actors() -> None:
+    found = examined("sick_envs:Waits", runtime="local", world__lanes=4)
+    assert found["world"].value["kind"] == "pool"
+    assert "waits most of it: a pool of" in found["world"].shown
+    assert (found["work"].state, found["work"].cure) == ("ok", "")
+
+
+def test_what_was_asked_for_is_told_as_such() -> None:
+    fact = examined("sick_envs:Well", runtime="local", world__kind="inline")["world"]
+    assert fact.shown == "inline: world.kind=inline was asked for."
+
+
+def test_the_choice_of_a_world_is_a_stage() -> None:
+    told: list[dict[str, Any]] = []
+    examine._examine(assemble("sick_envs:Well", {"runtime": "local"}), told.append)
+    names = [next(iter(message.values())) for message in told if "stage" in message]
+    assert names.index("stepping it") < names.index("choosing its world") < names.index("timing it")
+
+
+def test_the_threads_of_images_are_left_to_the_trial() -> None:
+    assert "update" not in examined("sick_envs:Well")
+    images: dict[str, Any] = {"replay__rows": 2_000, "learner__device": "cpu"}
+    side_by_side = examined(PIXELS, **images, runtime="local", steps=10**6)["update"]
+    assert side_by_side.value == {"threads": None}
+    short = examined(PIXELS, **images, runtime="local", steps=2_000, replay__warmup_rows=500)["update"]
+    assert short.value == {"threads": num_cores()}
+    assert "update" not in examined(PIXELS, **images, runtime="local", learner__threads=1)
 
 
 def test_an_env_that_cannot_be_pickled_can_be_trained_on() -> None:

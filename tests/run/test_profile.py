@@ -9,11 +9,14 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from freewheel.run import profile
+import freewheel
+from freewheel.learners.ratio import STEPS, STOP
+from freewheel.run import entry, profile
 from freewheel.run.profile import Sampler, folded, profiled, report
 
 
@@ -158,3 +161,72 @@ def test_torch_that_cannot_trace_does_not_end_the_learner(
         work(0.05)
     assert "profile_all_threads" in capsys.readouterr().err
     assert (tmp_path / "profile" / "learner.txt").exists()
+
+
+def test_a_run_leaves_the_profiles_of_its_roles(tmp_path: Path) -> None:
+    settings = {
+        "runtime": "local",
+        "local.profile": True,
+        "local.actors": 2,
+        "world.lanes": 4,
+        "world.kind": "inline",
+        "net.hidden": (16,),
+        "replay.rows": 2000,
+        "replay.warmup_rows": 100,
+        "learner.batch_size": 16,
+        "learner.workers": 1,
+        "learner.compile": "off",
+        "eval_episodes": 0,
+        "log.tensorboard": False,
+        "log.folder": str(tmp_path),
+    }
+    run = freewheel.train("CartPole-v1", steps=400, preset="none", settings=settings)
+    for name, function in (("actor-0", "Acting.run"), ("actor-1", "Acting.run"), ("learner", "LearnerLife.run")):
+        text = (run.folder / "profile" / f"{name}.txt").read_text()
+        assert text.startswith(f"{name}: ")
+        assert function.rpartition(".")[2] + " (run/" in text
+        assert (run.folder / "profile" / f"{name}.folded").exists()
+
+
+class FakeJob:
+    """As much of a job as the helpers of the learner look at."""
+
+    def __init__(self, folder: Path, is_on: bool, steps: int = 0, stop: int = 0) -> None:
+        self.folder = folder
+        self.team = object()
+        self.ahead = SimpleNamespace(package="none.pt2")
+        self.config = SimpleNamespace(steps=100, local=SimpleNamespace(profile=is_on))
+        self.counts = SimpleNamespace(value={STEPS: steps, STOP: stop}.__getitem__)
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_the_helpers_of_the_learner_are_profiled(is_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner: Any = SimpleNamespace(step=None, replay=SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(entry, "build_learner", lambda job: learner)
+    monkeypatch.setattr(entry, "load", lambda path: None)
+    monkeypatch.setattr(entry.torch, "set_num_threads", lambda count: None)  # this process goes on with what it has
+    monkeypatch.setattr(entry, "help_train", lambda *given: work(0.1))
+    monkeypatch.setattr(entry, "work_ahead", lambda *given: work(0.1))
+    job: Any = FakeJob(tmp_path, is_on)
+    entry._help(1, 0, job, None)()  # type: ignore[arg-type]
+    entry._look_ahead(0, 0, job, None)()  # type: ignore[arg-type]
+    found = sorted(path.name for path in tmp_path.glob("profile/*"))
+    assert found == (["ahead.folded", "ahead.txt", "worker-1.folded", "worker-1.txt"] if is_on else [])
+    for name in ("ahead", "worker-1") if is_on else ():
+        assert "work (run/test_profile.py:" in (tmp_path / "profile" / f"{name}.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("is_on", "steps", "stop", "ends"),
+    [(True, 99, 0, False), (True, 100, 0, True), (True, 50, 1, True), (False, 100, 1, False)],
+)
+def test_the_process_ahead_ends_by_itself_only_to_write_its_profile(
+    is_on: bool, steps: int, stop: int, ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(entry, "load", lambda path: None)
+    monkeypatch.setattr(entry.torch, "set_num_threads", lambda count: None)  # this process goes on with what it has
+    monkeypatch.setattr(entry, "work_ahead", lambda ahead, function, is_stopping: asked.append(is_stopping()))
+    job: Any = FakeJob(tmp_path, is_on, steps, stop)
+    entry._look_ahead(0, 0, job, None)()  # type: ignore[arg-type]
+    assert asked == [ends]

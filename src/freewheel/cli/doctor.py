@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from freewheel.cli.train import SHORT, given_names
-from freewheel.config import Config, assemble
+from freewheel.config import ON_POLICY, Config, assemble
 from freewheel.config.assemble import known, read_preset
 from freewheel.config.check import value_of
 from freewheel.run.facts import Fact
@@ -25,6 +25,10 @@ from freewheel.run.machine import machine_facts, num_cores
 from freewheel.run.trial import try_apart
 
 COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+# As run/helping.py does it, which would load torch here.
+MEASURED_WORKERS = (
+    "1, or one per core if that measures faster, where an update on one thread of the CPU takes over 5 ms"
+)
 # Where the output is no terminal; a line of the log of a machine elsewhere.
 PLAIN_WIDTH = 120
 
@@ -52,11 +56,11 @@ def main(arguments: Sequence[str]) -> int:
     given = {name: value_of(args, name) for name in given_names(words) if name in known()}
     config = assemble(env, given, args.preset)
     facts = examine(config, args.preset)
-    layout = choose(config, num_cores())
+    layout = choose(_settled(config, facts), num_cores())
     if args.json:
         print(json.dumps(_record(env, facts, layout)))
     else:
-        show(env, facts, layout)
+        show(config, facts, layout)
     return 1 if _count(facts, "problem") else 0
 
 
@@ -80,7 +84,21 @@ def _preset(config: Config, preset: str) -> Iterator[Fact]:
         yield Fact("env", "preset", f"none for {config.algo} here; settings begin with the defaults", None)
 
 
-def show(env: str, facts: Sequence[Fact], layout: Layout) -> None:
+def _settled(config: Config, facts: Sequence[Fact]) -> Config:
+    """With the world that the examination chose; as it was where it did not come so far."""
+    world = _value(facts, "world")
+    if not world:
+        return config
+    chosen = {name: world[name] for name in ("kind", "workers", "threads")}
+    return dataclasses.replace(config, world=dataclasses.replace(config.world, **chosen))
+
+
+def _value(facts: Sequence[Fact], name: str) -> Any:
+    """What was found out about the env under this name, None if that was not."""
+    return next((fact.value for fact in facts if (fact.group, fact.name) == ("env", name)), None)
+
+
+def show(config: Config, facts: Sequence[Fact], layout: Layout) -> None:
     """A table per group; tracebacks come first, on standard error."""
     for fact in facts:
         if fact.trace:
@@ -88,11 +106,11 @@ def show(env: str, facts: Sequence[Fact], layout: Layout) -> None:
     is_plain = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     console = Console(width=PLAIN_WIDTH if is_plain else None, highlight=False)
     for group in dict.fromkeys(fact.group for fact in facts):
-        console.print(f"[bold]{escape(env if group == 'env' else group)}[/]")
+        console.print(f"[bold]{escape(config.env if group == 'env' else group)}[/]")
         console.print(_table([fact for fact in facts if fact.group == group]), "")
     console.print("[bold]layout[/]")
-    console.print(_layout_table(layout), "")
-    console.print(_verdict(env, facts))
+    console.print(_layout_table(config, facts, layout), "")
+    console.print(_verdict(config.env, facts))
 
 
 def _table(facts: Sequence[Fact]) -> Table:
@@ -106,27 +124,38 @@ def _table(facts: Sequence[Fact]) -> Table:
     return table
 
 
-def _layout_table(layout: Layout) -> Table:
+def _layout_table(config: Config, facts: Sequence[Fact], layout: Layout) -> Table:
     table = _empty()
-    rows = _layout_rows(layout)
-    for name, value in rows.items():
+    for name, value in _layout_rows(config, facts, layout).items():
         table.add_row("", name, escape(value))
     return table
 
 
-def _layout_rows(layout: Layout) -> dict[str, str]:
+def _layout_rows(config: Config, facts: Sequence[Fact], layout: Layout) -> dict[str, str]:
     lanes = sorted(set(layout.lanes_per_actor))
     each = " or ".join(map(str, lanes))
-    workers = "measured at the start" if not layout.learner_workers else f"{layout.learner_workers}"
+    update = _value(facts, "update") or {"threads": layout.threads["learner"]}
+    threads = update["threads"] or "whichever number a trial at the start finds fastest"
+    is_shared = config.algo not in ON_POLICY and config.learner.compile != "on"
+    workers = layout.learner_workers or (MEASURED_WORKERS if is_shared else 1)
     rows: dict[str, str] = {"runtime": layout.runtime}
+    if world := _value(facts, "world"):
+        rows["world"] = _world_row(world)
     if layout.runtime == "local":
         rows["actors"] = (
             f"{layout.actors}, with {each} lane{'s' if lanes[-1] > 1 else ''}{' each' * (layout.actors > 1)}"
         )
-        rows["learner"] = f"workers: {workers}; threads: {layout.threads['learner']}"
+        rows["learner"] = f"workers: {workers}; threads: {threads}"
     else:
-        rows["process"] = f"1, with {each} lanes; threads: {layout.threads['learner']}"
+        rows["process"] = f"1, with {each} lanes; threads: {threads}"
     return {**rows, "because": layout.reason}
+
+
+def _world_row(world: dict[str, Any]) -> str:
+    if world["kind"] != "pool":
+        return str(world["kind"])
+    threads = f" with {world['threads']} threads each" if world["threads"] > 1 else ""
+    return f"pool, {world['workers']} worker{'s' * (world['workers'] > 1)}{threads}"
 
 
 def _empty() -> Table:
@@ -152,6 +181,7 @@ def _record(env: str, facts: Sequence[Fact], layout: Layout) -> dict[str, Any]:
         "problems": _count(facts, "problem"),
         "warnings": _count(facts, "warning"),
         "facts": [fact.record() for fact in facts],
+        "world": _value(facts, "world"),
         "layout": dataclasses.asdict(layout),
     }
 

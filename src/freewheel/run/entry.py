@@ -10,6 +10,7 @@ import torch
 
 from freewheel.learners.ahead import work_ahead
 from freewheel.learners.package import load
+from freewheel.learners.ratio import STEPS, STOP
 from freewheel.learners.workers import help_train
 from freewheel.run import role
 from freewheel.run.acting import Acting
@@ -58,7 +59,8 @@ def _help(index: int, life: int, job: Job, channel: Channel) -> Callable[[], Non
         assert job.team is not None
         learner = build_learner(job)
         try:
-            help_train(job.team, index, learner.step, lambda: False)
+            with profiled(f"worker-{index}", job.folder, job.config.local.profile):
+                help_train(job.team, index, learner.step, lambda: False)
         finally:
             learner.replay.close()
 
@@ -66,12 +68,22 @@ def _help(index: int, life: int, job: Job, channel: Channel) -> Callable[[], Non
 
 
 def _look_ahead(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None]:
-    """Works out what the target network says of the learner's next batches."""
+    """Works out what the target network says of the learner's next batches.
+
+    It is killed at the end of a run, unless its profile is to be written: then it leaves the learner's last updates to the learner.
+    """
+
+    def is_stopping() -> bool:
+        if not job.config.local.profile:
+            return False
+        return job.counts.value(STEPS) >= job.config.steps or job.counts.value(STOP) > 0
 
     def work() -> None:
         assert job.ahead is not None
         torch.set_num_threads(1)
-        work_ahead(job.ahead, load(Path(job.ahead.package)), lambda: False)
+        function = load(Path(job.ahead.package))
+        with profiled("ahead", job.folder, job.config.local.profile):
+            work_ahead(job.ahead, function, is_stopping)
 
     return work
 

@@ -16,26 +16,30 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
-from freewheel.config import Config, from_dict
+from freewheel.config import ON_POLICY, Config, from_dict
 from freewheel.errors import ConfigError, EnvError, FreewheelError
 from freewheel.memory.lanes import forecast_bytes
 from freewheel.memory.segment import allowed_bytes, format_bytes
 from freewheel.run.costs import Costs, Driver, actions_of, costs_of_env, costs_of_world, paced
 from freewheel.run.facts import Fact
-from freewheel.run.layout import choose
+from freewheel.run.layout import Layout, choose
 from freewheel.run.machine import SOFTWARE, num_cores
 from freewheel.run.threads import limit_threads
 from freewheel.run.trial import LOAD_TIMEOUT_S
 from freewheel.spec import RowSpec, Space
 from freewheel.worlds.find import find_import, find_spec, is_import
-from freewheel.worlds.make import make_env, make_world
+from freewheel.worlds.make import choose_world, make_env, make_world
+from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.vector import VectorWorld
 from freewheel.worlds.world import World
+
+if TYPE_CHECKING:
+    from torch import nn
 
 ENV = "env"
 # Together the two seconds that an examination may step an env for.
@@ -120,34 +124,84 @@ def _facts(config: Config, stage: Stage, tell: Tell) -> Iterator[Fact]:
     except ConfigError as error:
         tell({"refused": str(error)})
         return
-    lanes = choose(config, num_cores()).lanes_per_actor[0]
-    own = replace(config, world=replace(config.world, lanes=lanes))
+    layout = choose(config, num_cores())
+    own = replace(config, world=replace(config.world, lanes=layout.lanes_per_actor[0]))
     stage("making it")
     began_s = time.monotonic()
     world = make_world(config.env, own.world, seed=1)
     yield _made(world, time.monotonic() - began_s)
     yield from _spaces(world)
     stage("fitting a net")
-    yield _network(world, config)
+    net = _net(world, config)
+    count = sum(param.numel() for param in net.parameters())
+    yield Fact(ENV, "network", f"{count:,} weights for {config.algo}", count)
     yield _replay(world, config)
     stage("resetting it")
     driver = Driver(world)
     stage("stepping it")
     yield _contract(driver, lambda: stage("stepping it"))
-    yield from _costs(driver, own, stage)
+    stage("choosing its world")
+    settled, why_world = _settled(config, layout)
+    layout = choose(settled, num_cores())
+    yield _world(settled, why_world, world)
+    yield from _update(net, config, layout)
+    yield from _costs(driver, own, settled.world.kind == "pool", stage)
     stage("closing it")
     world.close()
     yield Fact(ENV, "close", "works", True)
 
 
 def _made(world: World, seconds: float) -> Fact:
-    shown = f"{world.num_lanes} lanes of one actor in {_seconds(seconds)}"
+    value: dict[str, Any] = {"lanes": world.num_lanes, "seconds": seconds, "autoreset": None}
     if isinstance(world, VectorWorld):
-        mode = world._mode.name
-        value = {"world": "vector", "lanes": world.num_lanes, "seconds": seconds, "autoreset": mode}
-        return Fact(ENV, "world", f"{shown}, as one vector env (autoreset mode {mode})", value)
-    value = {"world": "inline", "lanes": world.num_lanes, "seconds": seconds, "autoreset": None}
-    return Fact(ENV, "world", f"{shown}, each an env of its own", value)
+        value["autoreset"] = world._mode.name
+        form = f"one vector env of {world.num_lanes} lanes (autoreset mode {world._mode.name})"
+    else:
+        form = f"{'a pool' if isinstance(world, PoolWorld) else 'an env each'} for {world.num_lanes} lanes"
+    return Fact(ENV, "making", f"{form} in {_seconds(seconds)}", value)
+
+
+def _settled(config: Config, layout: Layout) -> tuple[Config, str]:
+    """The settings with the world that `train` would take, and why: run/local.py settles it so."""
+    if layout.runtime != "local" and config.world.kind != "pool":  # in turn auto is not measured
+        return config, ""
+    choice = choose_world(config.env, config.world, num_cores(), layout.actors)
+    return replace(config, world=choice.config), choice.reason
+
+
+def _world(settled: Config, reason: str, made: World) -> Fact:
+    chosen = settled.world
+    kind = chosen.kind
+    if kind == "auto":  # nothing was measured
+        kind = "vector" if isinstance(made, VectorWorld) else "inline"
+        reason = "it makes vector envs alone." if kind == "vector" else "one process steps all lanes in turn."
+    value = {"kind": kind, "lanes": chosen.lanes, "workers": chosen.workers, "threads": chosen.threads}
+    reason = reason or f"world.kind={kind} was asked for."
+    return Fact(ENV, "world", f"{kind}: {reason}", {**value, "reason": reason})
+
+
+def _update(net: nn.Module, config: Config, layout: Layout) -> Iterator[Fact]:
+    """The threads of an update of images, where nobody set them; other updates have one."""
+    from freewheel.learners import forms
+    from freewheel.learners.device import pick_device
+    from freewheel.nets.inputs import has_images
+    from freewheel.run.form_trial import LEAST_UPDATES, updates_of
+
+    learner, cores = config.learner, num_cores()
+    if learner.threads or not has_images(net):
+        return
+    if layout.runtime == "sequential":
+        form = forms.settled_here(learner, net, cores)
+    elif config.algo in ON_POLICY:
+        form = forms.settled(learner, net, max(cores - layout.actors, 1))
+    else:
+        device = pick_device("auto").type if learner.device == "auto" else learner.device
+        form = forms.settled(learner, net, cores, device)
+        if device == "cpu" and updates_of(config) >= LEAST_UPDATES:
+            shown = f"on 1 to {cores} threads, whichever a trial at the start finds fastest"
+            yield Fact(ENV, "update", shown, {"threads": None})
+            return
+    yield Fact(ENV, "update", f"on {form.threads} thread{'s' * (form.threads > 1)}", {"threads": form.threads})
 
 
 def _spaces(world: World) -> Iterator[Fact]:
@@ -180,12 +234,10 @@ def _is_float_image(space: Space) -> bool:
     return bool(int(np.prod(space.shape)) >= IMAGE_VALUES and space.low.min() >= 0 and space.high.max() == 255)
 
 
-def _network(world: World, config: Config) -> Fact:
+def _net(world: World, config: Config) -> nn.Module:
     from freewheel.nets.build import build_net
 
-    net = build_net(world.obs_space, world.action_space, config.net, config.q, config.algo, config.world.stack)
-    count = sum(param.numel() for param in net.parameters())
-    return Fact(ENV, "network", f"{count:,} weights for {config.algo}", count)
+    return build_net(world.obs_space, world.action_space, config.net, config.q, config.algo, config.world.stack)
 
 
 def _replay(world: World, config: Config) -> Fact:
@@ -219,18 +271,18 @@ def _contract(driver: Driver, go_on: Callable[[], None]) -> Fact:
     return Fact(ENV, "contract", shown, {"steps": driver.steps, "episodes": driver.episodes})
 
 
-def _costs(driver: Driver, config: Config, stage: Stage) -> Iterator[Fact]:
+def _costs(driver: Driver, config: Config, is_pool: bool, stage: Stage) -> Iterator[Fact]:
     def go_on() -> None:
         stage("timing it")
 
     go_on()
     if isinstance(driver.world, VectorWorld):
-        yield from _cost_facts(costs_of_world(driver, COSTS_S, go_on), config)
+        yield from _cost_facts(costs_of_world(driver, COSTS_S, go_on), config, is_pool)
         yield Fact(ENV, "processes", BY_NAME, True)
         return
     env = make_env(config.env, config.world)
     try:
-        yield from _cost_facts(costs_of_env(env, COSTS_S, go_on), config)
+        yield from _cost_facts(costs_of_env(env, COSTS_S, go_on), config, is_pool)
         if env.render_mode == "human":
             cure = "A window slows every step: leave render_mode out, and see the agent with freewheel play."
             yield Fact(ENV, "rendering", "render_mode is human", "human", "warning", cure)
@@ -242,7 +294,7 @@ def _costs(driver: Driver, config: Config, stage: Stage) -> Iterator[Fact]:
         env.close()
 
 
-def _cost_facts(costs: Costs, config: Config) -> Iterator[Fact]:
+def _cost_facts(costs: Costs, config: Config, is_pool: bool) -> Iterator[Fact]:
     shown = (
         f"{costs.median_us:,.1f} us median, {costs.mean_us:,.1f} mean, {costs.p95_us:,.1f} p95 over {costs.steps:,} "
         f"steps: {1e6 / max(costs.median_us, 1e-3):,.0f} a second on one core"
@@ -251,7 +303,9 @@ def _cost_facts(costs: Costs, config: Config) -> Iterator[Fact]:
     if costs.reset_us is not None:
         yield Fact(ENV, "reset", f"{costs.reset_us:,.1f} us median", costs.reset_us)
     share = f"{costs.cpu_share:.0%} of the time of a step is CPU time"
-    if costs.waits:
+    if costs.waits and is_pool:
+        yield Fact(ENV, "work", f"waits: {share}; the workers of its pool wait side by side", costs.cpu_share)
+    elif costs.waits:
         layout = choose(config, num_cores())
         cure = f"More actors than cores may pay: try --runtime local --local.actors {2 * layout.actors}."
         yield Fact(ENV, "work", f"waits: {share}", costs.cpu_share, "warning", cure)
