@@ -26,7 +26,7 @@ class PixelsSettings:
     forms: Annotated[tuple[str, ...], comma_list("FORM,FORM")] = ("mixed", "compiled", "eager")
     """Forms of our training: compiled, eager; mixed: compiled, in the precision that is the fastest here (--precision auto)."""
 
-    lanes: Annotated[tuple[int, ...], comma_list("LANES,LANES", int)] = (8,)
+    lanes: Annotated[tuple[int, ...], comma_list("LANES,LANES", int)] = (8, 32)
     """Numbers of envs that ours is tried with."""
 
     envs: Annotated[tuple[int, ...], comma_list("ENVS,ENVS", int)] = (1, 8)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-
 # A program that ends another one may signal it and its group, both at once; no hand presses Ctrl-C twice so fast.
 AT_ONCE_S = 0.1
 

@@ -31,6 +31,8 @@ WAITS_BELOW = 0.5  # share of a step in which the core is used
 WAITS_A_STEP = 0.5  # times that the core was given away
 # What is only a little faster may be so by chance, and a pool costs memory and processes.
 GAIN = 1.2
+# Its own vector form takes no process more.
+OWN_GAIN = 1.05
 MOST_THREADS = 256
 LONG_S = 5e-4
 
@@ -126,7 +128,7 @@ def choose(
         else:
             best, rate = Choice(pool, spread), pool_rate
     own_s = None if vector is None else _try_vector(vector, cost)
-    if own_s is not None and actors / own_s > GAIN * rate:
+    if own_s is not None and actors / own_s > OWN_GAIN * rate:
         why = f"its own vector form takes {_time(own_s)} a row against {_time(actors / rate)}"
         best = Choice(replace(inline, kind="vector"), f"{_step(cost)}; {why}: vector.")
     return best
