@@ -30,13 +30,15 @@ def test_the_faster_updates_go_on(
     compiled_s: float, stays: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    step, notes = Step(), []
+    step, notes, team = Step(), [], list[str]()
     learning: Any = SimpleNamespace(
         job=SimpleNamespace(form_key="key"),
         learner=SimpleNamespace(step=step),
         channel=SimpleNamespace(send=notes.append),
+        helping=SimpleNamespace(close=lambda: team.append("dismissed"), go_on=lambda: team.append("goes on")),
     )
     Learning._compared(learning, 0.02, compiled_s)
     assert step.is_compiled is stays
     assert notes == [{"note": said}]
+    assert team == ["dismissed" if stays else "goes on"]
     assert forms.recall("key") == {"compiled": 0.02 / compiled_s}
