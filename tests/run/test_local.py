@@ -255,6 +255,24 @@ def test_a_process_ahead_that_cannot_live_does_not_end_the_run(monkeypatch: pyte
         supervisor.close()
 
 
+def test_a_worker_that_is_late_is_replaced_whether_it_lives_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    supervisor = Supervisor(job(), notes.append, lambda member, message: None)
+    try:
+        hung, gone = supervisor.workers = [Member("worker", i, None) for i in (1, 2)]
+        done: list[tuple[str, Member]] = []
+        monkeypatch.setattr(Member, "is_alive", property(lambda member: member is hung))
+        monkeypatch.setattr(Member, "kill", lambda member: done.append(("kill", member)))
+        monkeypatch.setattr(supervisor, "_start", lambda member: done.append(("start", member)))
+        supervisor.replace_late(1)
+        supervisor.replace_late(2)
+        assert done == [("kill", hung), ("start", gone)]
+        assert notes[0].startswith("worker-1 gave no gradient in time and is replaced. Its stack:")
+    finally:
+        monkeypatch.undo()
+        supervisor.close()
+
+
 def test_a_compiler_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     supervisor = Supervisor(job(), notes.append, lambda member, message: None)

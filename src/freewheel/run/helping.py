@@ -86,7 +86,8 @@ class Helping:
             self._measure(team)
 
     def close(self) -> None:
-        self._together = None
+        """Lets the helpers go; nobody is asked for again."""
+        self._together, self._is_open = None, False
         if self._team is not None:
             self._team.dismiss()
 

@@ -96,6 +96,8 @@ class Supervisor:
             if member.index == index and member.is_alive:
                 self._note(f"{member.name} gave no gradient in time and is replaced. Its stack:\n{member.stack()}")
                 member.kill()
+            elif member.index == index:  # it has ended without an error, and the learner would wait in vain
+                self._start(member)
 
     def compile(self, only_found: bool = False) -> None:
         """Has the learner's update compiled by a process of its own, or only looked for among what was compiled before."""
