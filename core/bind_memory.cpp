@@ -3,6 +3,7 @@
 #include "bind.hpp"
 #include "board.hpp"
 #include "ledger.hpp"
+#include "points.hpp"
 
 namespace fw {
 
@@ -140,11 +141,28 @@ static void bind_ledger(nb::module_& m) {
       }, nb::arg("marks"));
 }
 
+static Point point_or_refuse(const std::string& name) {
+  const Point point = point_named(name);
+  if (point == Point::none) throw Refused("there is no fault point " + name + ".");
+  return point;
+}
+
+static void bind_points(nb::module_& m) {
+  m.def("point_names", [] { return std::vector<std::string>(point_names.begin(), point_names.end()); });
+  m.def("arm_point", [](const std::string& name, i64 arrival, int signal) {
+    armed_point.left = arrival;
+    armed_point.signal = signal;
+    armed_point.point = point_or_refuse(name);
+  }, nb::arg("name"), nb::arg("arrival"), nb::arg("signal"));
+  m.def("reach_point", [](const std::string& name) { reach(point_or_refuse(name)); }, nb::arg("name"));
+}
+
 void bind_memory(nb::module_& m) {
   bind_segment(m);
   bind_board(m);
   bind_counter(m);
   bind_ledger(m);
+  bind_points(m);
   pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1); });
 }
 

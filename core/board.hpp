@@ -11,6 +11,7 @@
 //   * Versions may start anywhere and stay right across 2^64.
 #pragma once
 
+#include "points.hpp"
 #include "waits.hpp"
 
 namespace fw {
@@ -45,8 +46,10 @@ class Board {
   u64 publish(const void* bytes) {
     const u64 version = version_.load() + 1;
     begin(version)->store(version, std::memory_order_relaxed);  // ordered before the words by their release stores
+    reach(Point::publish_begin);
     P::copy_in(data(version), bytes, bytes_);
     end(version)->store(version, std::memory_order_release);  // pairs with fetch(): the words are there before the mark
+    reach(Point::publish_end);
     version_.add(1);
     return version;
   }

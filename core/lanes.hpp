@@ -20,6 +20,7 @@
 
 #include <vector>
 
+#include "points.hpp"
 #include "waits.hpp"
 
 namespace fw {
@@ -90,17 +91,20 @@ class Lanes {
     const u64 row = head_word(lane)->load(std::memory_order_relaxed);  // only this writer changes it
     const std::size_t slot = slot_of(lane, row);
     word* meta = meta_at(lane, slot);
+    reach(Point::reserve);
     // release on each word: they follow the head store that announced this overwriting (see policy.hpp).
     meta[0].store(u64(head.flags) << 32 | std::bit_cast<u32>(head.reward), std::memory_order_release);
     meta[1].store(head.step, std::memory_order_release);
     meta[2].store(version, std::memory_order_release);
     if (priority >= 0) meta[3].store(tagged(row, priority), std::memory_order_release);
+    reach(Point::write);
     word* payload = payload_at(lane, slot);
     for (std::size_t f = 0; f < fields.size(); ++f)
       if (sources[f]) P::copy_in(payload + fields[f].offset_words, sources[f], fields[f].bytes);
     if (this->epoch(lane) != epoch) return false;
     // release: pairs with the reader's acquire in head(); the row must be visible before its number.
     head_word(lane)->store(row + 1, std::memory_order_release);
+    reach(Point::commit);
     // The lane's next row, so that its lines are here when the next step of all lanes is written.
     const char* next = reinterpret_cast<const char*>(meta_at(lane, slot_shift(slot, 1)));
     for (std::size_t at = 0; at < std::min<std::size_t>(row_bytes(), 1024); at += 64) prefetch_to_write(next + at);

@@ -107,6 +107,7 @@ class Sampler {
       indices_.push_back(u32(l * lanes_.shape().slots + slot));
       values_.push_back(powered(priority[i]));
     }
+    reach(Point::tree_update);
     if (tree_) tree_->update(indices_.data(), values_.data(), indices_.size());
     if (stale) stats_.stale_priorities.fetch_add(stale, std::memory_order_relaxed);
   }
@@ -186,6 +187,7 @@ class Sampler {
         if (!pick.is_start) continue;
         const float priority = lanes_.priority(lane, slot, row, max_priority_);
         lanes_.set_priority(lane, slot, row, priority);  // so that a rebuilt tree is the same tree
+        reach(Point::insert);
         set(u32(lane * slots + slot), powered(priority));
       }
     }

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from freewheel.actors.infer import Acts
 from freewheel.algos.algo import Loss
 from freewheel.config import ON_POLICY, Config, assemble, from_dict, to_dict
-from freewheel.config.check import refuse_in_turn, refuse_unused
+from freewheel.config.check import POOL_ONLY, refuse_in_turn, refuse_unused
 from freewheel.errors import CheckpointError, ConfigError
 from freewheel.nets.build import GIVEN
 from freewheel.nets.inputs import is_image
@@ -238,6 +238,17 @@ def _refuse_without_effect(
     for name in ("q.double", "q.loss", "q.huber"):
         if loss is not None and name in given:
             raise ConfigError(f"{name} was given, but has no effect: the loss is one of yours. Leave it out.")
+    if isinstance(made, Job) and config.world.kind == "auto" and made.config.world.kind != "pool":
+        for name in sorted(set(POOL_ONLY) & set(given)):
+            raise ConfigError(
+                f"{name} was given, but has no effect: world.kind=auto is no pool here ({made.why_world or 'a vector env'}). "
+                "Leave it out, or set world.kind to pool."
+            )
+    if given.get("log.clip_every_steps") and lanes_of(env) is not None:
+        raise ConfigError(
+            f"log.clip_every_steps was given, but has no effect: {env_name(env)} is an env object, in which the training goes on, "
+            "and a clip needs one of its own. Give a function that makes one, or leave it out."
+        )
     if given.get("eval_episodes") and not _can_evaluate(env):
         raise ConfigError(f"eval_episodes={given['eval_episodes']} was given, but there is {NO_EVALUATION}.")
 
@@ -299,7 +310,7 @@ def _train(
 
 
 def _clips(config: Config, env: Any) -> list[Callback]:
-    if not (config.log.clip_every_steps and config.log.tensorboard):
+    if not (config.log.clip_every_steps and config.log.tensorboard) or lanes_of(env) is not None:
         return []
     return [Clips(config.log.clip_every_steps, env=env)]
 

@@ -11,7 +11,8 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from freewheel.actors.int8 import Compared, agreement_of, quantized, speed_of
+from freewheel.actors.compare import Compared, agreement_of, speed_of
+from freewheel.actors.int8 import quantized
 from freewheel.config import NetConfig, QConfig
 from freewheel.errors import ConfigError
 from freewheel.nets.build import QNet, build_net

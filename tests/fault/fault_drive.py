@@ -133,6 +133,11 @@ class Saboteur(freewheel.Callback):
             )
         self.go_on(100)
 
+    def wait_for_deaths(self, count: int) -> None:
+        """Until so many roles have ended, as the plan of fault points in the environment has them."""
+        self.until(lambda: self.supervisor.num_deaths >= count, f"not {count} roles died")
+        self.go_on(100)
+
     def kill_forkserver(self) -> None:
         """The process that all roles come from: they go with it."""
         lives = {member.name: member.life for member in self.supervisor.members if member.is_alive}

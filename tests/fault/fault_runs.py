@@ -119,20 +119,28 @@ class Nursery:
         )
         self._answer()
 
-    def start(self, folder: Path, env: str, settings: dict[str, Any] | None = None, *words: str) -> Run:
+    def start(
+        self,
+        folder: Path,
+        env: str,
+        settings: dict[str, Any] | None = None,
+        *words: str,
+        environment: dict[str, str] | None = None,
+    ) -> Run:
         """`freewheel train env` with SMALL settings and these."""
         given = ["--preset", "none", "--json", "--quiet", *flags({**SMALL, **(settings or {})}), *words]
-        return self.call(folder, "freewheel.cli.main:main", ["train", env, *given])
+        return self.call(folder, "freewheel.cli.main:main", ["train", env, *given], environment)
 
     def drive(self, folder: Path, plan: dict[str, Any]) -> Run:
         """A run with somebody in the supervisor's process who does as the plan says; see fault_drive."""
-        return self.call(folder, "fault_drive:main", {**plan, "settings": {**SMALL, **plan.get("settings", {})}})
+        whole = {**plan, "settings": {**SMALL, **plan.get("settings", {})}}
+        return self.call(folder, "fault_drive:main", whole, plan.get("environment"))
 
-    def call(self, folder: Path, function: str, arguments: Any) -> Run:
+    def call(self, folder: Path, function: str, arguments: Any, environment: dict[str, str] | None = None) -> Run:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "exit").unlink(missing_ok=True)
         mark = uuid.uuid4().hex
-        order = {"folder": str(folder), "call": function, "arguments": arguments, "environment": {MARK: mark}}
+        order = {"folder": str(folder), "call": function, "arguments": arguments, "environment": {**(environment or {}), MARK: mark}}
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order).encode() + b"\n")
         self.process.stdin.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,14 @@ KILLS = 20
 LANES = 4
 TURN = 2  # rows of a lane in one turn at most: the last of an episode and the first of the next
 SEED = 20260101
+SETTINGS = {
+    "local.restarts": 1000,
+    "replay.rows": 4_000_000,  # nothing is overwritten, so that every row can be looked at
+    "local.free": True,
+    "world.kwargs": '{"pause_s": 0.0002}',
+}
+POINTS = ("reserve", "write", "commit", "spawn")
+LIVES = 2 * len(POINTS)  # that end at a point, of each of the two actors
 
 
 def test_f01_actors_killed_at_random_moments(nursery: Nursery, tmp_path: Path) -> None:
@@ -22,16 +31,42 @@ def test_f01_actors_killed_at_random_moments(nursery: Nursery, tmp_path: Path) -
         check(nursery, tmp_path / str(part), SEED + part)
 
 
+def test_f01_actors_killed_at_named_points(nursery: Nursery, tmp_path: Path) -> None:
+    """Before a row, in the middle of one, before it is counted, and before the actor's first instruction."""
+    for part in range(TIMES):
+        check_points(nursery, tmp_path / str(part), SEED + part)
+
+
+def check_points(nursery: Nursery, folder: Path, seed: int) -> None:
+    chance, kills, where = random.Random(seed), 2 * LIVES, f"seed {seed}: "
+    entries = [
+        f"actor-{index} {point} {1 if point == 'spawn' else chance.randint(1, 60)}"
+        for index in range(2)
+        for point in chance.sample(POINTS * 2, LIVES)
+    ]
+    plan = {
+        "env": "fault_envs:Numbered",
+        "settings": SETTINGS,
+        "environment": {"FREEWHEEL_FAULT_POINTS": ", ".join(entries)},
+        "acts": [["wait_for_deaths", {"count": kills}]],
+    }
+    run = nursery.drive(folder, plan)
+    code = run.wait(110)
+    facts = run.facts
+    assert code == 0, where + run.err
+    assert facts["trouble"] == [], where + run.err
+    assert facts["lives"] == {"learner": 0, "actor-0": LIVES, "actor-1": LIVES, "compiler": -1, "ahead": -1}, where
+    assert run.err.count("killed by SIGKILL); it is started again") == facts["deaths"] == kills, where
+    assert_balanced(facts, folder, where, kills)
+    # Each life but those that ended at once opened its two lanes anew.
+    assert facts["epochs"] == [1 + LIVES - LIVES // len(POINTS)] * LANES, where
+
+
 def check(nursery: Nursery, folder: Path, seed: int) -> None:
     plan = {
         "env": "fault_envs:Numbered",
         "seed": seed,
-        "settings": {
-            "local.restarts": 1000,
-            "replay.rows": 4_000_000,  # nothing is overwritten, so that every row can be looked at
-            "local.free": True,
-            "world.kwargs": '{"pause_s": 0.0002}',
-        },
+        "settings": SETTINGS,
         "acts": [["hit", {"role": "actor", "number": signal.SIGKILL, "count": KILLS, "gap_s": (0.0, 0.25)}]],
     }
     run = nursery.drive(folder, plan)
@@ -44,13 +79,15 @@ def check(nursery: Nursery, folder: Path, seed: int) -> None:
     assert sum(life for name, life in facts["lives"].items() if name.startswith("actor")) == KILLS, where
     assert run.err.count("killed by SIGKILL); it is started again") == KILLS, where
     assert all(hit["old_is_gone"] for hit in facts["hits"]), where
-    assert_balanced(facts, folder, where)
+    assert_balanced(facts, folder, where, KILLS)
+    # Each life opened its lanes anew.
+    assert sum(facts["epochs"]) >= LANES + LANES // 2 * (KILLS // 2), where
 
 
-def assert_balanced(facts: dict[str, Any], folder: Path, where: str) -> None:
+def assert_balanced(facts: dict[str, Any], folder: Path, where: str, kills: int) -> None:
     """The counts of the ledger, the heads of the lanes, the rows in them and the envs' own counts tell the same."""
     lanes_of_one = LANES // 2
-    most = KILLS * lanes_of_one * TURN
+    most = kills * lanes_of_one * TURN
     lost = facts["begun"] - facts["committed"]
     assert 0 <= lost <= most, where
     assert facts["counted"] <= facts["committed"], where
@@ -68,5 +105,3 @@ def assert_balanced(facts: dict[str, Any], folder: Path, where: str) -> None:
     assert sum(given.values()) == facts["committed"] + lost_by_envs, where
     assert lost_by_envs <= most, where
     assert lost <= lost_by_envs, where
-    # Each life opened its lanes anew.
-    assert sum(facts["epochs"]) >= LANES + lanes_of_one * (KILLS // 2), where

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import signal
 from pathlib import Path
@@ -63,6 +64,48 @@ def check(nursery: Nursery, folder: Path, seed: int) -> None:
     assert saved is not None
     # Weights and optimiser are of the same update: its own count says how often it was stepped.
     assert facts["hits"][-1]["saved"]["updates"] <= saved.state["updates"] <= saved.state["all_updates"], where
+    assert float(saved.tensors["optimizer.decay"][1]) == pytest.approx(0.999 ** saved.state["updates"], rel=1e-3), where
+
+
+POINTS = ("insert", "tree-update", "publish-begin", "publish-end", "ckpt-write", "ckpt-fsync", "ckpt-rename", "ckpt-dirsync")
+
+
+def test_f02_learners_killed_at_named_points(nursery: Nursery, tmp_path: Path) -> None:
+    """In the middle of taking rows in, of new priorities, of new weights and of a checkpoint, and at the first instruction."""
+    for part in range(TIMES):
+        check_points(nursery, tmp_path / str(part), SEED + part)
+
+
+def check_points(nursery: Nursery, folder: Path, seed: int) -> None:
+    chance, where = random.Random(seed), f"seed {seed}: "
+    entries = ["learner spawn 1", *(f"learner {point} {chance.randint(1, 3)}" for point in chance.sample(POINTS, len(POINTS)))]
+    plan = {
+        "env": "fault_envs:Numbered",
+        "settings": {
+            "replay.prioritized": True,
+            "local.restarts": 1000,
+            "replay.rows": 4_000_000,
+            "checkpoint.every_steps": 150,
+            "local.publish_every_updates": 4,
+            "world.kwargs": '{"pause_s": 0.0005}',
+        },
+        "environment": {"FREEWHEEL_FAULT_POINTS": ", ".join(entries)},
+        "acts": [["wait_for_deaths", {"count": len(entries)}]],
+    }
+    run = nursery.drive(folder, plan)
+    assert run.wait(110) == 0, where + run.err
+    facts = run.facts
+    # Versions, steps, updates and rows never went back, through all lives.
+    assert facts["trouble"] == [], where + run.err
+    assert facts["deaths"] == facts["lives"]["learner"] == len(entries), where + run.err
+    assert facts["lives"]["actor-0"] == facts["lives"]["actor-1"] == 0, where
+    assert facts["begun"] == facts["counted"] == facts["committed"] == sum(map(len, facts["rows"].values())), where
+    assert facts["ratio"] == pytest.approx(RATIO, rel=0.05), where
+    went_on_from = [int(step) for step in re.findall(r"the learner goes on from step-(\d+)", run.err)]
+    assert went_on_from == sorted(went_on_from), where + "an older checkpoint was taken"
+    saved = run.checkpoint()
+    assert saved is not None
+    assert list(saved.path.parent.glob(".*")) == [], where + "a dead writer's file was left"
     assert float(saved.tensors["optimizer.decay"][1]) == pytest.approx(0.999 ** saved.state["updates"], rel=1e-3), where
 
 

@@ -38,6 +38,22 @@ def test_f04_supervisors_killed_at_random_moments(nursery: Nursery, tmp_path: Pa
     goes_on(nursery, runs[-1])
 
 
+def test_f04_supervisors_killed_between_a_start_and_its_note(nursery: Nursery, tmp_path: Path) -> None:
+    """The process is there, and the warden has not heard of it yet."""
+    for part in range(TIMES):
+        runs = [
+            nursery.start(tmp_path / f"{part}-{nth}", "fault_envs:Helped", LONG, environment=dies_at_spawn(nth))
+            for nth in (1, 2)
+        ]
+        for run in runs:
+            assert run.wait() == -signal.SIGKILL, run.err
+            assert_all_gone(run)
+
+
+def dies_at_spawn(nth: int) -> dict[str, str]:
+    return {"FREEWHEEL_FAULT_POINTS": f"supervisor spawn {nth}"}
+
+
 def test_f05_group_and_all_processes_killed_at_once(nursery: Nursery, tmp_path: Path) -> None:
     for number in range(GROUP_KILLS * TIMES):
         run = nursery.start(tmp_path / str(number), "fault_envs:Helped", LONG)

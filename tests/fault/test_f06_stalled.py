@@ -12,6 +12,15 @@ starter, nursery = fault_fixtures.starter, fault_fixtures.nursery
 
 STALLS = 3  # of actors, and one of the learner
 SEED = 20260606
+SETTINGS = {
+    "local.restarts": 1000,
+    "local.stall_s": 1.0,
+    "local.step_timeout_s": 1.0,
+    "local.free": True,
+    "checkpoint.every_steps": 1000,
+    "replay.rows": 4_000_000,
+    "world.kwargs": '{"pause_s": 0.0005}',
+}
 
 
 def test_f06_roles_that_were_stopped_are_replaced(nursery: Nursery, tmp_path: Path) -> None:
@@ -19,19 +28,35 @@ def test_f06_roles_that_were_stopped_are_replaced(nursery: Nursery, tmp_path: Pa
         check(nursery, tmp_path / str(part), SEED + part)
 
 
+POINTS = ("reserve", "write", "commit")
+
+
+def test_f06_roles_that_stop_at_named_points_are_replaced(nursery: Nursery, tmp_path: Path) -> None:
+    """Actors before, in and after a row; then the learner with new weights half on the board."""
+    actor = [f"actor-{i % 2} {point} {10 + i} STOP" for i, point in enumerate(POINTS * TIMES)]
+    learner = ["learner publish-begin 3 STOP", "learner ckpt-rename 1 STOP"]
+    plan = {
+        "env": "fault_envs:Numbered",
+        "settings": SETTINGS,
+        "environment": {"FREEWHEEL_FAULT_POINTS": ", ".join(actor + learner)},
+        "acts": [["wait_for_deaths", {"count": len(actor + learner)}]],
+    }
+    run = nursery.drive(tmp_path, plan)
+    assert run.wait(110 * TIMES) == 0, run.err
+    facts = run.facts
+    assert facts["trouble"] == [], run.err
+    assert facts["lives"]["actor-0"] + facts["lives"]["actor-1"] >= len(actor), run.err
+    assert facts["lives"]["learner"] >= len(learner), run.err
+    assert run.err.count("somebody sent it SIGSTOP") >= len(actor + learner), run.err
+    assert sum(map(len, facts["rows"].values())) == facts["committed"]
+    assert run.checkpoint() is not None
+
+
 def check(nursery: Nursery, folder: Path, seed: int) -> None:
     plan = {
         "env": "fault_envs:Numbered",
         "seed": seed,
-        "settings": {
-            "local.restarts": 1000,
-            "local.stall_s": 1.0,
-            "local.step_timeout_s": 1.0,
-            "local.free": True,
-            "checkpoint.every_steps": 1000,
-            "replay.rows": 4_000_000,
-            "world.kwargs": '{"pause_s": 0.0005}',
-        },
+        "settings": SETTINGS,
         "acts": [
             ["save_first", {}],
             ["hit", {"role": "actor", "number": signal.SIGSTOP, "count": STALLS - 1, "gap_s": (0.0, 0.3)}],

@@ -55,6 +55,15 @@ def test_f16_ctrl_c_at_random_moments(nursery: Nursery, tmp_path: Path) -> None:
     assert codes.count(INTERRUPTED) >= len(codes) // 3, codes
 
 
+def test_f16_ctrl_c_between_a_start_and_its_note(nursery: Nursery, tmp_path: Path) -> None:
+    """The process is there, and the supervisor has not noted it yet."""
+    plans = [{"FREEWHEEL_FAULT_POINTS": f"supervisor spawn {nth} INT"} for nth in (1, 2)]
+    runs = [nursery.start(tmp_path / str(i), "fault_envs:Plain", LONG, environment=plan) for i, plan in enumerate(plans)]
+    for run in runs:
+        assert run.wait(END_S) == INTERRUPTED, run.err
+        assert_clean(run, "")
+
+
 def interrupt(runs: list[Run], chance: random.Random, life_s: float) -> None:
     """Each at a moment of its own, alone or as a terminal does it."""
     began = time.monotonic()

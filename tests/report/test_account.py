@@ -185,6 +185,7 @@ def test_one_role_alone_is_told_by_its_work() -> None:
         found = account([one], ratio_target=32, ratio=32, is_free=False)
         assert found.binds == "one"
         assert found.verdict.startswith("One role did all of it: 61 % of its time is updates, 30 % env steps. To go")
+        assert "--local" not in found.verdict  # which one process refuses
 
 
 def test_nothing_ran() -> None:

@@ -102,6 +102,12 @@ def test_an_env_that_raises_while_it_is_filmed_ends_no_training(
     assert env.__name__ in said[0]
 
 
+def test_an_env_object_has_no_clips(tmp_path: Path) -> None:
+    given = {**SMALL, "world.lanes": 1, "log.folder": str(tmp_path), "log.clip_every_steps": 250}
+    with pytest.raises(ConfigError, match="clip_every_steps was given, but has no effect: Catch is an env object"):
+        freewheel.train(Catch(), steps=500, settings=given, is_quiet=True)
+
+
 def test_numbers_that_cannot_be() -> None:
     with pytest.raises(ConfigError, match="every_steps=0"):
         Clips(every_steps=0)

@@ -14,6 +14,7 @@ import freewheel
 from freewheel.config import assemble
 from freewheel.errors import ConfigError
 from freewheel.learners.forms import Form
+from freewheel.learners.precision import tried
 from freewheel.learners.ratio import STEPS, STOP
 from freewheel.report.phases import COUNTERS
 from freewheel.report.progress import Progress
@@ -291,3 +292,35 @@ def test_a_compiler_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) ->
     finally:
         monkeypatch.undo()
         supervisor.close()
+
+
+def test_every_second_of_every_role_is_accounted_for(tmp_path: Path) -> None:
+    run = train(tmp_path, steps=3000, **{"learner.compile": "off"})
+    roles = run.result["account"]["roles"]
+    assert set(roles) >= {"learner", "actor-0", "supervisor"}
+    for name, role in roles.items():
+        assert 0.98 <= role["closed"] <= 1.02, f"{name}: {role}"
+
+
+@pytest.mark.parametrize("precision", ["int8", "bf16"])
+def test_actors_of_fewer_bits_say_what_they_give(
+    precision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if precision == "bf16" and "why" in (found := tried("bf16", "cpu")):
+        pytest.skip(found["why"])
+    given = {"local.act_precision": precision, "world.stack": 2, "learner.compile": "off", "learner.ratio": 1.0}
+    run = train(tmp_path, "freewheel/Catch-v0", steps=300, **given)
+    assert run.result["updates"] > 0
+    assert len(run.episodes) > 0
+    assert f"local.act_precision={precision}: " in capsys.readouterr().err
+
+
+def test_acting_in_bf16_is_refused_where_it_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("freewheel.learners.precision.tried", lambda name, device: {"why": "the probe died with SIGILL"})
+    with pytest.raises(ConfigError, match=r"act_precision=bf16 does not run on this machine \(the probe died with SIGILL"):
+        job(**{"local.act_precision": "bf16"})
+
+
+def test_numbers_of_a_pool_are_refused_where_auto_takes_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"world\.workers was given, but has no effect: world\.kind=auto is no pool here"):
+        train(tmp_path, **{"world.workers": 2})

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +12,6 @@ from torch import Tensor, nn
 from freewheel.errors import ConfigError
 
 LEVELS = 127  # of either sign
-ROUNDS = 5
-
-Call = Callable[[], Tensor]
 
 
 class Int8Linear(nn.Module):
@@ -74,31 +69,3 @@ def _replace(net: nn.Module, name: str, module: nn.Linear) -> Int8Linear:
         ) from error
     setattr(net.get_submodule(parent), own, layer)
     return layer
-
-
-@dataclass(frozen=True)
-class Compared:
-    """How many times as fast int8 is, and how often it chooses the same action."""
-
-    speed: float
-    agreement: float
-
-    def __str__(self) -> str:
-        return f"{self.speed:.2f} times as fast as fp32, the same action in {100 * self.agreement:.1f} % of cases"
-
-
-def speed_of(plain: Call, whole: Call) -> float:
-    """How many times as fast the second is; in turn, and the best round counts."""
-    times = [(_seconds(plain), _seconds(whole)) for _ in range(ROUNDS)]
-    return min(one for one, _ in times) / min(other for _, other in times)
-
-
-def agreement_of(plain: Tensor, whole: Tensor) -> float:
-    """Of values [k, A], the share of rows whose best action is the same."""
-    return float((plain.argmax(1) == whole.argmax(1)).float().mean())
-
-
-def _seconds(call: Call) -> float:
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun

@@ -307,8 +307,8 @@ class LocalConfig:
     publish_every_s: float = 0.1
     """Seconds after which a version is published although fewer updates were made."""
 
-    act_precision: Literal["fp32", "int8"] = "fp32"
-    """Numbers that actors work with; int8 is for linear maps alone, and told with its speed and how often it chooses the same."""
+    act_precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
+    """Numbers that actors work with; int8 is for linear maps alone. What is not fp32 is told with its speed and how often it chooses the same. auto: bf16 for pictures where the learner has it and it is faster."""
 
     ahead: bool = True
     """A process of its own shows the next batches to the target network, once updates are compiled; where the learner's threads leave a core."""

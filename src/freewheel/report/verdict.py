@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from freewheel.report.phases import WAITS
 
@@ -37,6 +38,8 @@ WORDS = {
     "log": ("writing logs", "log less often (--log.every-s)"),
     "evaluate": ("evaluating", "fewer episodes (--eval-episodes)"),
 }
+# The same where one process does all, and there are neither actors nor batches made ready ahead.
+ALONE = {"env": "a faster env, or where cores are free a pool (--world pool)", "sample": "smaller observations"}
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def judge(actors: Side, learners: Side, ratio_target: float, ratio: float, is_fr
             "Run longer (--steps) to see what binds.",
         )
     if len(sides) == 1:
-        return Verdict("one", f"One role did all of it: {_work(sides[0], 'its')}. {_advice(sides[0])}")
+        return Verdict("one", f"One role did all of it: {_work(sides[0], 'its')}. {_advice(sides[0], ALONE)}")
     if learners.phases_s.get("compute", 0.0) <= 0:
         return Verdict("warmup", _no_update(actors, learners, ratio_target))
     return _who_waits(actors, learners, ratio_target, ratio, is_free)
@@ -169,13 +172,14 @@ def _work(side: Side, whose: str) -> str:
     return ", ".join([f"{share} of {whose} time is {what}", *(f"{share} {what}" for share, what in rest)])
 
 
-def _cures(*sides: Side) -> list[str]:
+def _cures(*sides: Side, instead: Mapping[str, str] = MappingProxyType({})) -> list[str]:
     """dict.fromkeys: two phases may have the same cure, which is then told once."""
+    names = [name for side in sides for name in side.work()]
     return list(
-        dict.fromkeys(WORDS.get(name, ("", f"less time in {name}"))[1] for side in sides for name in side.work())
+        dict.fromkeys(instead.get(name) or WORDS.get(name, ("", f"less time in {name}"))[1] for name in names)
     )
 
 
-def _advice(side: Side) -> str:
-    cures = _cures(side)
+def _advice(side: Side, instead: Mapping[str, str] = MappingProxyType({})) -> str:
+    cures = _cures(side, instead=instead)
     return f"To go faster: {'; '.join(cures)}." if cures else "There is nothing to make faster."

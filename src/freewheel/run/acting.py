@@ -11,16 +11,19 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
+from freewheel.actors.bf16 import narrowed
+from freewheel.actors.compare import Compared, agreement_of, speed_of
 from freewheel.actors.explore import Explorer
 from freewheel.actors.infer import Infer
-from freewheel.actors.int8 import Compared, agreement_of, quantized, speed_of
+from freewheel.actors.int8 import quantized
 from freewheel.actors.loop import Actor
 from freewheel.actors.on_policy import RolloutActor
 from freewheel.errors import EnvError, RoleLost
+from freewheel.learners.precision import LEAST_GAIN
 from freewheel.learners.ratio import WAIT_S
 from freewheel.memory.lanes import Writer
 from freewheel.nets.flat import Flat
-from freewheel.nets.inputs import any_observations
+from freewheel.nets.inputs import any_observations, has_images
 from freewheel.report.episodes import Episode
 from freewheel.report.ledger import Page
 from freewheel.report.phases import COUNTERS, GAUGES, PHASES
@@ -111,7 +114,8 @@ class ActorLife(ABC, Generic[A]):
         world = make_world(
             self.job.env,
             replace(config.world, lanes=len(lanes)),
-            self._seed(f"world.{self._worlds}"),
+            self._world_seed(),
+            first_lane=lanes.start,
             step_timeout_s=POOL_SHARE * config.local.step_timeout_s,
             restarts=config.local.restarts,
         )
@@ -184,6 +188,10 @@ class ActorLife(ABC, Generic[A]):
         self.page.count(DROPPED, self.channel.num_dropped - self._dropped)
         self._dropped = self.channel.num_dropped
 
+    def _world_seed(self) -> int:
+        """Of all lanes alike: a lane's episodes do not depend on which actor has it."""
+        return seed_of(self.job.config, f"world.{self._worlds}.{self.life}")
+
     def _seed(self, what: str) -> int:
         return seed_of(self.job.config, f"{what}.{self.index}.{self.life}")
 
@@ -191,18 +199,16 @@ class ActorLife(ABC, Generic[A]):
 class Acting(ActorLife[Actor]):
     """An actor of action values, which explores by epsilon or noise."""
 
-    _refresh: Callable[[], None] | None = None  # where it acts in int8: with new weights
-    _tells_of_int8 = False
+    _refresh: Callable[[], None] | None = None  # where it acts in fewer bits: with new weights
+    _tells = False
 
     def _build(self) -> None:
         config, lanes = self.job.config, self.job.lanes_of(self.index)
         net, algo = build_policy(config, self.job.obs_space, self.job.action_space, self.job.body, self.job.loss)
         self._bound(net)
         self._infer = Infer(net, algo, self.job.action_space.dtype, self._seed("noise"))
-        if config.local.act_precision == "int8":
-            self._infer.net, self._refresh = quantized(net)
-            self._plain = Infer(net, algo, self.job.action_space.dtype, 0)
-        self._tells_of_int8 = self.index == 0 and self.life == 0
+        self._plain = Infer(net, algo, self.job.action_space.dtype, 0)
+        self._narrow(net)
         self._explorer = Explorer(
             config.explore,
             len(lanes),
@@ -222,19 +228,35 @@ class Acting(ActorLife[Actor]):
         super()._fetch()
         if self._refresh is not None:
             self._refresh()
-            if self._tells_of_int8:
-                self._tells_of_int8 = False
-                self._tell_of_int8()
+            if self._tells:
+                self._tells = False
+                self.channel.send(
+                    {"note": f"local.act_precision={self._bits}: {self._compared()}, by its first weights."}
+                )
 
-    def _tell_of_int8(self) -> None:
-        """Once, with the first weights and pixels or numbers of any kind."""
+    def _narrow(self, net: nn.Module) -> None:
+        """Fewer bits, if they were asked for or are faster here."""
+        asked: str = self.job.config.local.act_precision
+        self._bits = asked
+        if asked == "auto":
+            has_it = self.job.form.precision == "bf16" and self.job.device == "cpu"
+            self._bits = "bf16" if has_it and has_images(net) else "fp32"
+        if self._bits == "fp32":
+            return
+        self._infer.net, refresh = quantized(net) if self._bits == "int8" else narrowed(net)
+        if asked == "auto" and self._compared().speed < LEAST_GAIN:
+            self._infer.net = net
+            return
+        self._refresh, self._tells = refresh, self.index == 0 and self.life == 0
+
+    def _compared(self) -> Compared:
+        """With the weights as they are and pixels or numbers of any kind."""
         space, stack, lanes = self.job.obs_space, self.job.config.world.stack, len(self.job.lanes_of(self.index))
         seen = {name: rows.numpy() for name, rows in any_observations(space, stack, max(lanes, 32)).items()}
         few = {name: rows[:lanes] for name, rows in seen.items()}
-        plain, whole = self._plain, self._infer
-        same = agreement_of(plain.values(seen, True), whole.values(seen, True))
-        speed = speed_of(lambda: plain.values(few, True), lambda: whole.values(few, True))
-        self.channel.send({"note": f"local.act_precision=int8: {Compared(speed, same)}, by its first weights."})
+        plain, narrow = self._plain, self._infer
+        same = agreement_of(plain.values(seen, True), narrow.values(seen, True))
+        return Compared(speed_of(lambda: plain.values(few, True), lambda: narrow.values(few, True)), same)
 
     def _turn(self, actor: Actor) -> None:
         page, governor = self.page, self.governor

@@ -63,6 +63,6 @@ class OnPolicyActing(ActorLife[RolloutActor]):
             self._tell(actor)
         return False
 
-    def _seed(self, what: str) -> int:
+    def _world_seed(self) -> int:
         """A resumed run goes on with other chances than it began with."""
-        return seed_of(self.job.config, f"{what}.{self.index}.{self.life}.{self.job.ratio.from_step}")
+        return seed_of(self.job.config, f"world.{self._worlds}.{self.life}.{self.job.ratio.from_step}")

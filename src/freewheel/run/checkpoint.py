@@ -24,6 +24,7 @@ import torch
 
 from freewheel.errors import CheckpointError
 from freewheel.run import disk
+from freewheel.run.points import reach
 
 FORMAT = 1
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
@@ -87,11 +88,14 @@ def save(
         os.mkdir(temp, 0o700)
         for name, data in blobs.items():
             disk.write_new(temp / name, data)
+            reach("ckpt-write")
         for name, write in (files or {}).items():
             write(temp / name)
         disk.write_new(temp / MANIFEST, _manifest(temp, step, [*blobs, *(files or {})]))
+        reach("ckpt-fsync")
         disk.sync_folder(temp)
         _put_in_place(temp, final)
+        reach("ckpt-dirsync")
         disk.sync_folder(folder)
     except BaseException as error:
         disk.remove(temp)
@@ -213,11 +217,13 @@ def _version() -> str:
 
 def _put_in_place(temp: Path, final: Path) -> None:
     if not os.path.lexists(final):
+        reach("ckpt-rename")
         os.rename(temp, final)
         return
     # A folder cannot be renamed over another. The old one counts under its other name until the new one has the place.
     aside = final.with_name(f".replaced-{final.name}")
     os.rename(final, aside)
+    reach("ckpt-rename")
     try:
         os.rename(temp, final)
     except BaseException:

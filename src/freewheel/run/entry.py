@@ -12,7 +12,7 @@ from freewheel.learners.ahead import work_ahead
 from freewheel.learners.package import load
 from freewheel.learners.ratio import STEPS, STOP
 from freewheel.learners.workers import help_train
-from freewheel.run import role
+from freewheel.run import points, role
 from freewheel.run.acting import Acting
 from freewheel.run.acting_on_policy import OnPolicyActing
 from freewheel.run.channel import Channel
@@ -28,6 +28,8 @@ ANYTHING, ONLY_FOUND = 0, 1
 def main(kind: str, index: int, life: int, job: Job, end: socket.socket) -> None:
     """A role from its first instruction to its last; never returns."""
     stack = role.begin(job.parent, job.owner)
+    points.arm(role.name_of(kind, index), life)
+    points.reach("spawn")
     channel = Channel(end)
     channel.send({"stack": stack})
     work = {"actor": _act, "learner": _learn, "worker": _help, "ahead": _look_ahead, "compiler": _compile}[kind]

@@ -19,6 +19,7 @@ from freewheel.report.usage import Usage
 from freewheel.run.callback import Callback, Moment
 from freewheel.run.on_policy_parts import PolicyParts
 from freewheel.run.parts import Parts
+from freewheel.run.points import arm
 from freewheel.worlds.pool import PoolWorld
 
 START, CHECKPOINT, REPORT, STOP = (PHASES.index(name) for name in ("start", "checkpoint", "report", "stop"))
@@ -73,6 +74,7 @@ class InTurn(ABC, Generic[P]):
         """Until all steps are taken or somebody stops it; ends with a checkpoint."""
         every = self.config.checkpoint.every_steps
         moment = self.moment
+        arm("sequential", 0)
         try:
             while moment.step < self.config.steps and not moment.is_stopping:
                 self._turn()

@@ -40,6 +40,8 @@ from freewheel.run.learning import build_learner
 from freewheel.run.machine import num_cores
 from freewheel.run.member import Member
 from freewheel.run.parts import build_policy, forecast, seed_of, updates_together
+from freewheel.run.points import arm
+from freewheel.run.profile import profiled
 from freewheel.run.supervisor import Supervisor
 from freewheel.spec import RowSpec, Space
 from freewheel.weights.board import Board
@@ -95,6 +97,8 @@ def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout)
     if config.learner.precision != "auto" or not has_images(net):
         chosen, job.why_precision = precision.choose(config.learner.precision, job.device.partition(":")[0])
     job.form, job.why_form, job.form_key = form_trial.choose(job, net, num_cores(), chosen)
+    if config.local.act_precision == "bf16" and "why" in (found := precision.tried("bf16", "cpu")):
+        raise ConfigError(f"local.act_precision=bf16 does not run on this machine ({found['why']}). Leave it out.")
     if config.learner.workers > 1 and job.device != "cpu":
         raise ConfigError(
             f"learner.workers={config.learner.workers} share updates on the CPU, and learner.device={job.device}. "
@@ -165,20 +169,12 @@ class Local:
 
     def run(self) -> None:
         """Until all steps are taken or somebody stops it; ends with a checkpoint."""
-        supervisor, moment, page = self._supervisor, self.moment, self._page
+        supervisor, moment = self._supervisor, self.moment
         try:
-            supervisor.start()
-            self._begin_to_compile()
-            while not supervisor.is_over:
-                page.enter(WATCH)
-                supervisor.tick(TICK_S)
-                page.enter(LOG)
-                self._look()
-                if moment.is_stopping:
-                    supervisor.stop(is_urgent=True)
-                self._decide_to_compile()
-            self._look()
-            page.enter(STOP)
+            arm("supervisor", 0)
+            with profiled("supervisor", self.job.folder, self.config.local.profile):
+                self._watch()
+            self._page.enter(STOP)
             self._account = self._add_up()
         finally:
             supervisor.close()
@@ -188,6 +184,21 @@ class Local:
             raise self._error
         if supervisor.failed is not None:
             raise supervisor.failed
+
+    def _watch(self) -> None:
+        """Over the roles, until the last has ended."""
+        supervisor, page = self._supervisor, self._page
+        supervisor.start()
+        self._begin_to_compile()
+        while not supervisor.is_over:
+            page.enter(WATCH)
+            supervisor.tick(TICK_S)
+            page.enter(LOG)
+            self._look()
+            if self.moment.is_stopping:
+                supervisor.stop(is_urgent=True)
+            self._decide_to_compile()
+        self._look()
 
     def _begin_to_compile(self) -> None:
         if self.config.learner.compile == "on":

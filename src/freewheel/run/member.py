@@ -16,7 +16,7 @@ from freewheel.run import entry
 from freewheel.run.channel import Channel, Message, pair
 from freewheel.run.job import Job
 from freewheel.run.leaving import without_main
-from freewheel.run.role import Trouble
+from freewheel.run.role import Trouble, name_of
 
 STACK_S = 0.2
 
@@ -26,7 +26,7 @@ class Member:
 
     def __init__(self, kind: str, index: int, page: int | None) -> None:
         self.kind, self.index, self.page = kind, index, page
-        self.name = f"{kind}-{index}" if kind in ("actor", "worker") else kind
+        self.name = name_of(kind, index)
         self.life = -1
         self.process: BaseProcess | None = None
         self.channel: Channel | None = None

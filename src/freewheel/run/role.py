@@ -53,6 +53,11 @@ class Trouble:
         return kinds.get(self.kind, RoleLost)(self.text if self.kind in kinds else f"{who}: {self.kind}: {self.text}")
 
 
+def name_of(kind: str, index: int) -> str:
+    """`actor-0`, `learner`: there is one learner, and as many actors and workers as there are cores."""
+    return f"{kind}-{index}" if kind in ("actor", "worker") else kind
+
+
 def begin(parent: int, owner: str) -> int:
     """The first instructions of a role's process. Gives the file that its stack is written into when SIGUSR1 asks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -23,6 +23,7 @@ from freewheel.run.guard import Guard, start_forkserver
 from freewheel.run.job import FIRST_ACTOR, LEARNER, Job
 from freewheel.run.member import Member, running_phase
 from freewheel.run.pinning import OwnCore, Pin
+from freewheel.run.points import reach
 from freewheel.run.role import FINAL
 
 STARTING, STOPPED = PHASES.index("start"), PHASES.index("stop")
@@ -185,6 +186,7 @@ class Supervisor:
         if member.page is not None:
             self.job.ledger.page(member.page).start(STARTING)  # what it needs before its own first mark is a start too
         self._launch(member)
+        reach("spawn")
         self._guard.add(member.pid)
         assert member.process is not None
         assert member.channel is not None
@@ -325,9 +327,9 @@ class Supervisor:
 
 
 def _pin(job: Job) -> Pin:
-    """A learner of several threads is not helped by one core."""
+    """A learner of several threads is not helped by one core, nor is one that sleeps while actors act, and they while it learns."""
     pin = job.config.local.pin
-    return "off" if pin == "auto" and job.form.threads > 1 else pin
+    return "off" if pin == "auto" and (job.form.threads > 1 or job.config.algo == "ppo") else pin
 
 
 def _how(code: int) -> str:

@@ -25,6 +25,7 @@ from freewheel.worlds.measure import Choice, choose, num_cores
 from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.pool_member import check_leaving
 from freewheel.worlds.quick import quicken
+from freewheel.worlds.seeds import lane_key
 from freewheel.worlds.vector import Vector, VectorWorld
 from freewheel.worlds.world import TIMEOUT_S, World
 
@@ -35,9 +36,17 @@ AnyEnv = str | Env | Vector | Factory
 
 
 def make_world(
-    env: AnyEnv, config: WorldConfig, seed: int, *, step_timeout_s: float = TIMEOUT_S, restarts: int = 3
+    env: AnyEnv,
+    config: WorldConfig,
+    seed: int,
+    *,
+    first_lane: int = 0,
+    step_timeout_s: float = TIMEOUT_S,
+    restarts: int = 3,
 ) -> World:
     """The world of `config.lanes` lanes; a vector env that was given as an object keeps the number it has.
+
+    As one part of a run's lanes it has those from `first_lane` on, which is what their episodes' seeds and errors go by.
 
     Here auto is vector for a vector env and else inline; `choose_world` says which is the fastest. A pool replaces workers after
     `step_timeout_s`, and `restarts` of them.
@@ -61,7 +70,8 @@ def make_world(
         return InlineWorld([make_env(env, config)], seed, name, owns_envs=False)
     factory = find_import(env) if isinstance(env, str) and is_import(env) else env
     if kind == "vector" or (kind == "auto" and _takes_lanes(factory)):
-        return _make_vector_world(name, factory, config, kwargs, seed)
+        # Such an env is seeded as a whole, and those of a run must differ.
+        return _make_vector_world(name, factory, config, kwargs, lane_key(seed, first_lane) if first_lane else seed)
     if _takes_lanes(factory):
         raise ConfigError(f"{name} makes a vector env, so world.kind={kind} cannot be. Set it to auto or vector.")
     if kind == "pool":
@@ -72,13 +82,14 @@ def make_world(
             seed,
             name,
             chosen.workers,
+            first_lane=first_lane,
             threads=chosen.threads,
             min_ready=chosen.min_ready,
             ready_wait_s=chosen.ready_wait_s,
             step_timeout_s=step_timeout_s,
             restarts=restarts,
         )
-    return _make_inline_world(name, factory, config, seed)
+    return _make_inline_world(name, factory, config, seed, first_lane)
 
 
 def choose_world(env: AnyEnv, config: WorldConfig, cores: int = 0, actors: int = 1) -> Choice:
@@ -109,12 +120,14 @@ def choose_world(env: AnyEnv, config: WorldConfig, cores: int = 0, actors: int =
     return choose(config, make, vector if has_vector else None, hindrance, cores or num_cores(), actors)
 
 
-def _make_inline_world(name: str, env: str | Factory, config: WorldConfig, seed: int) -> InlineWorld:
+def _make_inline_world(
+    name: str, env: str | Factory, config: WorldConfig, seed: int, first_lane: int
+) -> InlineWorld:
     envs: list[Env] = []
     try:
         for _ in range(config.lanes):
             envs.append(make_env(env, config, name=name))
-        return InlineWorld(envs, seed, name)
+        return InlineWorld(envs, seed, name, lanes=range(first_lane, first_lane + len(envs)))
     except BaseException:
         close_all(name, envs)
         raise

@@ -49,6 +49,7 @@ class PoolWorld:
         name: str,
         workers: int,
         *,
+        first_lane: int = 0,
         threads: int = 1,
         min_ready: int = 0,
         ready_wait_s: float = 0.01,
@@ -64,7 +65,7 @@ class PoolWorld:
         self.num_restarts = 0
         self.num_truncated = 0  # episodes that were lost with a worker
         self._notes: list[str] = []
-        self._makes, self._seed = list(makes), seed
+        self._makes, self._seed, self._first_lane = list(makes), seed, first_lane
         self._min_ready = min(min_ready, self.num_lanes) or max(1, self.num_lanes // 4)
         self._ready_wait_s = ready_wait_s if self._min_ready < self.num_lanes else math.inf
         self._step_timeout_s, self._restarts = step_timeout_s, restarts
@@ -307,12 +308,13 @@ class PoolWorld:
         spans = self._table.spans
         makes = self._makes[spans[threads[0]].start : spans[threads[-1]].stop]
         # Never the same episodes again: the env may have died of one.
-        seed = lane_key(self._seed, self.num_lanes + self.num_restarts) if self.num_restarts else self._seed
+        seed = lane_key(self._seed, -self.num_restarts) if self.num_restarts else self._seed
         for thread in threads:
             self._sent[thread] = self._sent_to[thread].value
         sent, done = ([at[thread] for thread in threads] for at in (self._sent, self._seen))
         group = os.getpgrp()
-        task = Task(worker, threads, makes, seed, self.name, self.obs_space, self.action_space, group, sent, done)
+        spaces = (self.obs_space, self.action_space)
+        task = Task(worker, threads, makes, seed, self._first_lane, self.name, *spaces, group, sent, done)
         return Member(task, self._table)
 
 

@@ -49,6 +49,7 @@ class Task:
     threads: range
     makes: Sequence[Make]  # one per lane of its threads
     seed: int
+    first_lane: int  # of the pool among the run's
     name: str
     obs_space: Space
     action_space: Space
@@ -93,6 +94,7 @@ class Stepper:
     def __init__(self, task: Task, table: Table, thread: int) -> None:
         self._task, self._table, self._thread = task, table, thread
         self._span = table.spans[thread]
+        self._lanes = range(self._span.start + task.first_lane, self._span.stop + task.first_lane)
         at = self._span.start - table.spans[task.threads[0]].start
         self._makes = task.makes[at : at + len(self._span)]
         self._inbox, self._outbox = table.inboxes[thread], table.outboxes[thread]
@@ -120,13 +122,12 @@ class Stepper:
                 envs.append(make())
                 self._check(envs[-1])
                 self._table.beats[self._thread] += 1  # a sign of life: many envs take long to make
-            world = InlineWorld(
-                envs, self._task.seed, self._task.name, lanes=self._span, rows=self._rows, resets_at_once=1
-            )
+            task = self._task
+            world = InlineWorld(envs, task.seed, task.name, lanes=self._lanes, rows=self._rows, resets_at_once=1)
             self._serve(world)
             self.is_closing = True
         finally:
-            close_all(self._task.name, envs, self._span.start)
+            close_all(self._task.name, envs, self._lanes.start)
 
     def _serve(self, world: InlineWorld) -> None:
         self._begin_episodes(world)
