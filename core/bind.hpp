@@ -155,5 +155,6 @@ void bind_lanes(nb::module_& m);
 void bind_sampler(nb::module_& m);
 void bind_step(nb::module_& m);
 void bind_vector(nb::module_& m);
+void bind_mlp(nb::module_& m);
 
 }  // namespace fw

@@ -17,4 +17,5 @@ NB_MODULE(_core, m) {
   fw::bind_sampler(m);
   fw::bind_step(m);
   fw::bind_vector(m);
+  fw::bind_mlp(m);
 }

@@ -9,15 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gymnasium import spaces
-
 from freewheel.actors.infer import Acts
 from freewheel.algos.algo import Loss
 from freewheel.config import ON_POLICY, Config, assemble, from_dict, to_dict
-from freewheel.config.check import POOL_ONLY, refuse_in_turn, refuse_unused
+from freewheel.config.check import refuse_in_turn
 from freewheel.errors import CheckpointError, ConfigError
 from freewheel.nets.build import GIVEN
-from freewheel.nets.inputs import is_image
 from freewheel.report.account import Account
 from freewheel.report.csvlog import EpisodesCsv, MetricsCsv
 from freewheel.report.episodes import Episode
@@ -39,6 +36,7 @@ from freewheel.run.on_policy import OnPolicy
 from freewheel.run.on_policy_parts import PolicyParts, build_on_policy
 from freewheel.run.parts import Parts, build
 from freewheel.run.policy import Policy, load_policy
+from freewheel.run.refuse import NO_EVALUATION, can_evaluate, lanes_of, refuse_without_effect
 from freewheel.run.sequential import Sequential
 from freewheel.run.stopping import Interrupted, Signals, signals_stop
 from freewheel.worlds.make import env_name
@@ -63,9 +61,6 @@ class Run:
 
     def policy(self) -> Policy:
         return load_policy(self.folder, body=self.body)
-
-
-NO_EVALUATION = "no evaluation of a VectorEnv object, whose episodes are those of the training: give the env's id or a function that makes it"
 
 
 class Recorder(Callback):
@@ -123,7 +118,7 @@ def train(
     refuse_in_turn(config, given)
     made = _make(config, layout, env, body, loss)  # before the folder: what cannot work leaves nothing behind
     try:
-        _refuse_without_effect(config, given, env, made, loss)
+        refuse_without_effect(config, given, env, made, loss)
         folder = new_run(Path(config.log.folder), config.env, config.algo, config.seed, to_dict(config))
         return _train(folder, config, made, env, None, callbacks, body, is_quiet, why)
     finally:
@@ -181,7 +176,7 @@ def _resume(
     refuse_in_turn(config, given)
     made = _make(config, layout, env, body, loss)
     try:
-        _refuse_without_effect(config, given, env, made, loss)
+        refuse_without_effect(config, given, env, made, loss)
         return _train(folder, config, made, env, checkpoint, callbacks, body, is_quiet, why)
     finally:
         made.close()
@@ -221,36 +216,6 @@ def _make(config: Config, layout: Layout, env: Any, body: Any, loss: Loss | None
     if layout.runtime == "local":
         return plan(config, env, body, loss, layout)
     return build(config, env, body, loss)
-
-
-def _refuse_without_effect(
-    config: Config, given: Mapping[str, Any], env: Any, made: Parts | PolicyParts | Job, loss: Loss | None
-) -> None:
-    """Settings whose effect only the env or the arguments tell."""
-    if config.net.body == "auto":
-        body = "cnn" if is_image(made.obs_space) else "mlp"
-        refuse_unused(replace(config, net=replace(config.net, body=body)), given)
-    actions = made.action_space if isinstance(made, Job) else made.world.action_space
-    if "ppo.log_std" in given and not isinstance(actions, spaces.Box):
-        raise ConfigError(
-            f"ppo.log_std was given, but has no effect: it is for Box actions, and this env has {actions}. Leave it out."
-        )
-    for name in ("q.double", "q.loss", "q.huber"):
-        if loss is not None and name in given:
-            raise ConfigError(f"{name} was given, but has no effect: the loss is one of yours. Leave it out.")
-    if isinstance(made, Job) and config.world.kind == "auto" and made.config.world.kind != "pool":
-        for name in sorted(set(POOL_ONLY) & set(given)):
-            raise ConfigError(
-                f"{name} was given, but has no effect: world.kind=auto is no pool here ({made.why_world or 'a vector env'}). "
-                "Leave it out, or set world.kind to pool."
-            )
-    if given.get("log.clip_every_steps") and lanes_of(env) is not None:
-        raise ConfigError(
-            f"log.clip_every_steps was given, but has no effect: {env_name(env)} is an env object, in which the training goes on, "
-            "and a clip needs one of its own. Give a function that makes one, or leave it out."
-        )
-    if given.get("eval_episodes") and not _can_evaluate(env):
-        raise ConfigError(f"eval_episodes={given['eval_episodes']} was given, but there is {NO_EVALUATION}.")
 
 
 def _train(
@@ -369,7 +334,7 @@ def _evaluated(infer: Acts, config: Config, env: Any, is_quiet: bool, signals: S
     if not config.eval_episodes:
         return None
     with Progress(config.eval_episodes, "evaluation", is_quiet, unit="episodes") as progress:
-        if not _can_evaluate(env):
+        if not can_evaluate(env):
             progress.note(f"There is {NO_EVALUATION}.")
             return None
         played: list[Episode] = []
@@ -386,18 +351,6 @@ def _evaluated(infer: Acts, config: Config, env: Any, is_quiet: bool, signals: S
             return None
         progress.close(len(played))
     return math.fsum(episode.ret for episode in played) / len(played)
-
-
-def _can_evaluate(env: Any) -> bool:
-    """A VectorEnv object goes on in the middle of training episodes: it cannot be evaluated on the side."""
-    return not hasattr(env, "num_envs") or isinstance(env, type)
-
-
-def lanes_of(env: Any) -> int | None:
-    """An env object serves one lane, a VectorEnv those it has; None where the settings decide."""
-    if not hasattr(env, "step") or isinstance(env, type):
-        return None
-    return int(getattr(env, "num_envs", 1))
 
 
 def exit_code(run: Run) -> int:

@@ -13,10 +13,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from freewheel.actors.fast_mlp import fast_forward
 from freewheel.actors.noise import BLOCK, LaneNoise
 from freewheel.config import assemble
 from freewheel.errors import EnvError
+from freewheel.nets.fast_mlp import fast_forward
 from freewheel.nets.inputs import as_tensors
 from freewheel.run.on_policy_parts import PolicyParts, build_on_policy
 

@@ -140,7 +140,12 @@ class Nursery:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "exit").unlink(missing_ok=True)
         mark = uuid.uuid4().hex
-        order = {"folder": str(folder), "call": function, "arguments": arguments, "environment": {**(environment or {}), MARK: mark}}
+        order = {
+            "folder": str(folder),
+            "call": function,
+            "arguments": arguments,
+            "environment": {**(environment or {}), MARK: mark},
+        }
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order).encode() + b"\n")
         self.process.stdin.flush()

@@ -67,7 +67,16 @@ def check(nursery: Nursery, folder: Path, seed: int) -> None:
     assert float(saved.tensors["optimizer.decay"][1]) == pytest.approx(0.999 ** saved.state["updates"], rel=1e-3), where
 
 
-POINTS = ("insert", "tree-update", "publish-begin", "publish-end", "ckpt-write", "ckpt-fsync", "ckpt-rename", "ckpt-dirsync")
+POINTS = (
+    "insert",
+    "tree-update",
+    "publish-begin",
+    "publish-end",
+    "ckpt-write",
+    "ckpt-fsync",
+    "ckpt-rename",
+    "ckpt-dirsync",
+)
 
 
 def test_f02_learners_killed_at_named_points(nursery: Nursery, tmp_path: Path) -> None:
@@ -78,7 +87,10 @@ def test_f02_learners_killed_at_named_points(nursery: Nursery, tmp_path: Path) -
 
 def check_points(nursery: Nursery, folder: Path, seed: int) -> None:
     chance, where = random.Random(seed), f"seed {seed}: "
-    entries = ["learner spawn 1", *(f"learner {point} {chance.randint(1, 3)}" for point in chance.sample(POINTS, len(POINTS)))]
+    entries = [
+        "learner spawn 1",
+        *(f"learner {point} {chance.randint(1, 3)}" for point in chance.sample(POINTS, len(POINTS))),
+    ]
     plan = {
         "env": "fault_envs:Numbered",
         "settings": {

@@ -58,7 +58,9 @@ def test_f16_ctrl_c_at_random_moments(nursery: Nursery, tmp_path: Path) -> None:
 def test_f16_ctrl_c_between_a_start_and_its_note(nursery: Nursery, tmp_path: Path) -> None:
     """The process is there, and the supervisor has not noted it yet."""
     plans = [{"FREEWHEEL_FAULT_POINTS": f"supervisor spawn {nth} INT"} for nth in (1, 2)]
-    runs = [nursery.start(tmp_path / str(i), "fault_envs:Plain", LONG, environment=plan) for i, plan in enumerate(plans)]
+    runs = [
+        nursery.start(tmp_path / str(i), "fault_envs:Plain", LONG, environment=plan) for i, plan in enumerate(plans)
+    ]
     for run in runs:
         assert run.wait(END_S) == INTERRUPTED, run.err
         assert_clean(run, "")

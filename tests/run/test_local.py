@@ -316,11 +316,17 @@ def test_actors_of_fewer_bits_say_what_they_give(
 
 
 def test_acting_in_bf16_is_refused_where_it_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("freewheel.learners.precision.tried", lambda name, device: {"why": "the probe died with SIGILL"})
-    with pytest.raises(ConfigError, match=r"act_precision=bf16 does not run on this machine \(the probe died with SIGILL"):
+    monkeypatch.setattr(
+        "freewheel.learners.precision.tried", lambda name, device: {"why": "the probe died with SIGILL"}
+    )
+    with pytest.raises(
+        ConfigError, match=r"act_precision=bf16 does not run on this machine \(the probe died with SIGILL"
+    ):
         job(**{"local.act_precision": "bf16"})
 
 
 def test_numbers_of_a_pool_are_refused_where_auto_takes_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"world\.workers was given, but has no effect: world\.kind=auto is no pool here"):
+    with pytest.raises(
+        ConfigError, match=r"world\.workers was given, but has no effect: world\.kind=auto is no pool here"
+    ):
         train(tmp_path, **{"world.workers": 2})

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from freewheel.actors.fast_mlp import fast_forward
 from freewheel.actors.noise import LaneNoise
 from freewheel.algos.distributions import Actions
 from freewheel.nets.actor_critic import ActorCritic
+from freewheel.nets.fast_mlp import fast_forward
 from freewheel.nets.inputs import as_tensors
 
 Array = np.ndarray[Any, Any]

@@ -22,6 +22,7 @@ from freewheel.learners.ppo_step import PPOStep, Updated
 from freewheel.learners.running import RewardScale, Running
 from freewheel.learners.schedule import lr_at
 from freewheel.memory.rollout import Collected, Rollout, Tail, TailsOf
+from freewheel.nets.fast_mlp import fast_forward
 from freewheel.nets.inputs import Obs, as_tensors
 from freewheel.report.ledger import Page
 from freewheel.report.phases import PHASES
@@ -52,6 +53,7 @@ class PPOLearner:
         self.reward_scale = RewardScale(rollout.lanes.num_lanes, config.ppo.gamma) if has_scale else None
         self._explained, self._lag, self._oldest = 0.0, 0.0, 0.0
         self._rho = 1.0
+        self._fast = fast_forward(step.act_net)
 
     @property
     def updates(self) -> int:
@@ -210,6 +212,8 @@ class PPOLearner:
 
     def _outputs(self, obs: Mapping[str, Array]) -> Tensor:
         """Of the weights as they are, for rows of any number: a minibatch at a time, which is what fits in memory."""
+        if self._fast is not None:
+            return torch.from_numpy(self._fast(obs))
         rows, most = as_tensors(obs), self.rollout.num_rows // self.config.ppo.minibatches
         count = len(next(iter(obs.values())))
         with torch.inference_mode():

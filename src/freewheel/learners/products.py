@@ -19,16 +19,15 @@ KINDS = (
     ({"avx2", "fma"}, 8, "avx2,fma"),
 )
 # The generated code declares functions of ours; where it does so the whole text goes in.
-DECLARED = "AOTITorchError aoti_torch_cpu_freewheel_mm(AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle* result)"
+DECLARED = (
+    "AOTITorchError aoti_torch_cpu_freewheel_mm(AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle* result)"
+)
 
-_library = torch.library.Library("freewheel", "FRAGMENT")
-_library.define("freewheel_mm(Tensor a, Tensor b) -> Tensor")
-_library.impl("freewheel_mm", torch.mm, "CPU")
-
-
-@torch.library.register_fake("freewheel::freewheel_mm", lib=_library)
-def _fake(a: Tensor, b: Tensor) -> Tensor:
-    return a.new_empty(a.shape[0], b.shape[1])
+_torch_library: Any = torch.library  # which has no types
+_own = _torch_library.Library("freewheel", "FRAGMENT")
+_own.define("freewheel_mm(Tensor a, Tensor b) -> Tensor")
+_own.impl("freewheel_mm", torch.mm, "CPU")
+_torch_library.register_fake("freewheel::freewheel_mm", lambda a, b: a.new_empty(a.shape[0], b.shape[1]), lib=_own)
 
 
 def decompositions(text: str) -> dict[Any, Any]:

@@ -175,9 +175,7 @@ def _work(side: Side, whose: str) -> str:
 def _cures(*sides: Side, instead: Mapping[str, str] = MappingProxyType({})) -> list[str]:
     """dict.fromkeys: two phases may have the same cure, which is then told once."""
     names = [name for side in sides for name in side.work()]
-    return list(
-        dict.fromkeys(instead.get(name) or WORDS.get(name, ("", f"less time in {name}"))[1] for name in names)
-    )
+    return list(dict.fromkeys(instead.get(name) or WORDS.get(name, ("", f"less time in {name}"))[1] for name in names))
 
 
 def _advice(side: Side, instead: Mapping[str, str] = MappingProxyType({})) -> str:

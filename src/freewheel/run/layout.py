@@ -7,6 +7,9 @@ from typing import Literal
 
 from freewheel.config import Config
 
+# CartPole on two cores: with 32 lanes each two actors of ppo gave 7-19 % more rows than one, with 4 each as many.
+LANES_WORTH_AN_ACTOR = 16
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -29,7 +32,8 @@ def choose(config: Config, cores: int) -> Layout:
     if config.runtime == "sequential" or (config.runtime == "auto" and (cores < 2 or config.algo == "ppo")):
         return Layout("sequential", 1, (lanes,), 1, {"actor": threads, "learner": threads}, _why_sequential(config))
     is_pool = config.world.kind == "pool"  # whose workers keep the cores busy: one actor serves them all
-    actors = min(config.local.actors or (1 if is_pool else max(1, cores - 1)), lanes)
+    own = config.local.actors or (1 if is_pool else max(1, cores - (0 if _rests(config, cores) else 1)))
+    actors = min(own, lanes)
     return Layout(
         "local",
         actors,
@@ -38,6 +42,11 @@ def choose(config: Config, cores: int) -> Layout:
         {"actor": 1, "learner": threads},
         f"{_why_local(config, cores)}; {_why_actors(config, cores, actors)}.",
     )
+
+
+def _rests(config: Config, cores: int) -> bool:
+    """Whether the learner sleeps while actors act, and they have lanes enough for one more of them to pay."""
+    return config.algo == "ppo" and config.world.lanes >= LANES_WORTH_AN_ACTOR * cores
 
 
 def split(lanes: int, actors: int) -> tuple[int, ...]:
@@ -68,6 +77,8 @@ def _why_actors(config: Config, cores: int, actors: int) -> str:
         return f"local.actors={asked} was asked for"
     if config.world.kind == "pool":
         return "one actor serves the workers of its pool"
+    if actors == cores > 1:
+        return "one actor per core, as the learner rests while they act"
     if actors < cores - 1:
         return f"one actor for each of the {lanes} lanes"
     return "one actor shares the core with the learner" if cores < 2 else "one actor per core but the learner's"

@@ -42,4 +42,6 @@ def _signal(word: str = "KILL") -> int:
     try:
         return signal.Signals[f"SIG{word}"]
     except KeyError:
-        raise ConfigError(f"{PLAN} names the signal {word}, which does not exist here. Use KILL, STOP or INT.") from None
+        raise ConfigError(
+            f"{PLAN} names the signal {word}, which does not exist here. Use KILL, STOP or INT."
+        ) from None

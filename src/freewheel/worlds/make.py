@@ -120,9 +120,7 @@ def choose_world(env: AnyEnv, config: WorldConfig, cores: int = 0, actors: int =
     return choose(config, make, vector if has_vector else None, hindrance, cores or num_cores(), actors)
 
 
-def _make_inline_world(
-    name: str, env: str | Factory, config: WorldConfig, seed: int, first_lane: int
-) -> InlineWorld:
+def _make_inline_world(name: str, env: str | Factory, config: WorldConfig, seed: int, first_lane: int) -> InlineWorld:
     envs: list[Env] = []
     try:
         for _ in range(config.lanes):
