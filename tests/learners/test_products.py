@@ -38,8 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(not products.source(cpuinfo()), reason="has no such registers")
-@pytest.mark.parametrize("without", [(), ("avx512f",)], ids=["avx512", "avx2"])
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("without", "threads"), [((), 2), (("avx512f",), 1)], ids=["avx512", "avx2"])
 def test_products_are_right(
     without: tuple[str, ...], threads: int, cache: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from freewheel.memory.segment import Segment
 # Batches shown before they are trained on. One would do if the other process always had a core; two cover its pauses.
 DEPTH = 2
 SLOTS = DEPTH + 1  # those shown, and the one that is trained on
-# Counters: batches shown; twice the moves of the target, odd while it moves; of each slot, the stamp of its values.
+# Counters: batches shown; twice the moves of the target, odd while it moves; of each group of each slot, the stamp of its values.
 SHOWN, MOVES, FIRST_SLOT = range(3)
 LOOK_EVERY_S = 0.5
 
@@ -36,12 +36,13 @@ class Ahead:
 
     def __init__(self, target: Tensor, seen: Nested, later: Nested, num_groups: int) -> None:
         room = Room()
+        self.num_groups = num_groups
         self._target = room.like(target)
         self._seen = [[mapped(seen, room.like) for _ in range(num_groups)] for _ in range(SLOTS)]
         self._later = [[mapped(later, room.like) for _ in range(num_groups)] for _ in range(SLOTS)]
         self.package = ""
         self.segment = Segment.create(room.num_bytes, "the batches to come", "Set local.ahead to False.")
-        self.counters = Counters(FIRST_SLOT + SLOTS)
+        self.counters = Counters(FIRST_SLOT + SLOTS * num_groups)
         self._open()
 
     def _open(self) -> None:
@@ -51,7 +52,7 @@ class Ahead:
         self.later = [[mapped(group, at) for group in slot] for slot in self._later]
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("package", "segment", "counters")
+        kept = ("package", "segment", "counters", "num_groups")
         return {name: value for name, value in vars(self).items() if name in kept or name.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -73,18 +74,22 @@ class Ahead:
         self.counters.add(SHOWN)  # pairs with the other process's wait: the batch is there
         return number
 
-    def take(self, number: int) -> Sequence[Nested] | None:
-        """The values of a batch that was shown, if they are there and of the target as it is."""
-        return self.later[number % SLOTS] if self.is_done(number, self.counters.value(MOVES)) else None
+    def take(self, number: int, group: int) -> Nested | None:
+        """The values of a group of a batch that was shown, if they are there and of the target as it is."""
+        is_done = self.is_done(number, group, self.counters.value(MOVES))
+        return self.later[number % SLOTS][group] if is_done else None
 
-    def is_done(self, number: int, moves: int) -> bool:
-        return self.counters.value(FIRST_SLOT + number % SLOTS) == stamp(number, moves)
+    def is_done(self, number: int, group: int, moves: int) -> bool:
+        return self.counters.value(self.counter(number, group)) == stamp(number, moves)
+
+    def counter(self, number: int, group: int) -> int:
+        return FIRST_SLOT + number % SLOTS * self.num_groups + group
 
 
 def work_ahead(ahead: Ahead, function: Function, is_stopping: Callable[[], bool]) -> None:
     """The other process's loop: values for the batches shown, the oldest that the learner may still want first.
 
-    Those of a target that has moved since are worked out again.
+    Those of a target that has moved since are worked out again, also of the batch that is just trained on: its later groups come in time.
     """
     counters = ahead.counters
     shown = 0
@@ -92,22 +97,22 @@ def work_ahead(ahead: Ahead, function: Function, is_stopping: Callable[[], bool]
         if not counters.wait(SHOWN, shown + 1, LOOK_EVERY_S):
             continue
         shown = counters.value(SHOWN)
-        for number in range(max(shown - DEPTH + 1, 1), shown + 1):
-            moves = counters.value(MOVES)
-            if moves % 2 == 0 and not ahead.is_done(number, moves):
-                _work(ahead, function, number, moves)
+        for number in range(max(shown - DEPTH, 1), shown + 1):
+            for group in range(ahead.num_groups):
+                moves = counters.value(MOVES)
+                if moves % 2 == 0 and not ahead.is_done(number, group, moves):
+                    _work(ahead, function, number, group, moves)
 
 
-def _work(ahead: Ahead, function: Function, number: int, moves: int) -> None:
+def _work(ahead: Ahead, function: Function, number: int, group: int, moves: int) -> None:
     slot = number % SLOTS
-    for seen, later in zip(ahead.seen[slot], ahead.later[slot], strict=True):
-        for name, value in zip(LATER, function(ahead.target, *leaves(seen)), strict=False):
-            later[name].copy_(value)
-    counters, counter = ahead.counters, FIRST_SLOT + slot
+    for name, value in zip(LATER, function(ahead.target, *leaves(ahead.seen[slot][group])), strict=False):
+        ahead.later[slot][group][name].copy_(value)
+    counters, counter = ahead.counters, ahead.counter(number, group)
     if counters.value(MOVES) == moves:  # else the target moved under the pass
         counters.add(counter, stamp(number, moves) - counters.value(counter))  # pairs with `take`: the values are there
 
 
 def stamp(number: int, moves: int) -> int:
-    """Says of a slot's values which batch and which target they are of; never falls."""
+    """Says of a group's values which batch and which target they are of; never falls."""
     return (number << 24) + (moves & (1 << 24) - 1)

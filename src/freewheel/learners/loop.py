@@ -89,8 +89,8 @@ class Learner:
         updates = 0
         while updates < self.config.learner.updates_per_call:
             enter(SAMPLE)
+            self._move_ahead()
             drawn = self._next(beta)
-            later = self._later_of(drawn)
             given = drawn.given
             if self._transfer is not None and drawn.moving is not None:
                 enter(TRANSFER)
@@ -99,7 +99,7 @@ class Learner:
             each = []
             for i in range(self.num_groups):
                 self.lr = lr_at(self.config.learner, step.num_updates, share_done)
-                each.append(step.update(given[i], drawn.draws[i], self.lr, later[i]))
+                each.append(step.update(given[i], drawn.draws[i], self.lr, self._later_of(drawn, i)))
             self.last = each[-1]
             updates += self.num_groups * step.unrolled
             if self.replay.prioritized:
@@ -134,17 +134,19 @@ class Learner:
             self._drawn_before.append(drawn)
         return self._drawn_before.popleft()
 
-    def _later_of(self, drawn: Drawn) -> Sequence[Nested | None]:
-        """What the process ahead has found out; None for whatever it has not."""
-        nothing: list[Nested | None] = [None] * self.num_groups
-        if self.ahead is None:
-            return nothing
-        if self._moves_seen != self.step.num_moves:
+    def _move_ahead(self) -> None:
+        """Before a batch is shown, which wakes the process ahead: it works with the target as it is from then on."""
+        if self.ahead is not None and self._moves_seen != self.step.num_moves:
             self._moves_seen = self.step.num_moves
             self.ahead.move(self.step.state.target)
-        found = self.ahead.take(drawn.number)
+
+    def _later_of(self, drawn: Drawn, group: int) -> Nested | None:
+        """What the process ahead has found out, if it has. A target that moved within the batch is not its own."""
+        if self.ahead is None or self._moves_seen != self.step.num_moves:
+            return None
+        found = self.ahead.take(drawn.number, group)
         self.ahead_share += 0.01 * ((found is not None) - self.ahead_share)
-        return nothing if found is None else found
+        return found
 
     def take_doubt(self) -> str:
         """What looked wrong about the first batch, once."""
