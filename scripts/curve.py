@@ -39,7 +39,9 @@ def draw(points: list[tuple[float, ...]], title: str, per_point: int) -> str:
         parts.append(text(x(step), HEIGHT - BOTTOM + 20, f"{step:,.0f}", "middle"))
     line = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value, _ in points)
     parts.append(f'<polyline points="{line}" fill="none" stroke="#0072b2" stroke-width="2"/>')
-    parts.append(text(WIDTH / 2, HEIGHT - 12, f"steps; each point the mean return of {per_point} training episodes", "middle"))
+    parts.append(
+        text(WIDTH / 2, HEIGHT - 12, f"steps; each point the mean return of {per_point} training episodes", "middle")
+    )
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">'
     return "\n".join([head, f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', *parts, "</svg>\n"])
 

@@ -16,9 +16,7 @@ class Starter(Nursery):
         super().__init__()
         self.runs: list[Run] = []
 
-    def call(
-        self, folder: Path, function: str, arguments: object, environment: dict[str, str] | None = None
-    ) -> Run:
+    def call(self, folder: Path, function: str, arguments: object, environment: dict[str, str] | None = None) -> Run:
         run = super().call(folder, function, arguments, environment)
         self.runs.append(run)
         return run
