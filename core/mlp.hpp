@@ -70,7 +70,7 @@ FW_FOR_EACH_CPU inline void dense(const float* x, std::size_t x_row, std::size_t
 
 FW_FOR_EACH_CPU inline void activate(float* y, std::size_t count, Activation activation) {
   if (activation == Activation::relu) {
-    for (std::size_t i = 0; i < count; ++i) y[i] = y[i] > 0 ? y[i] : 0.0f * y[i];  // a NaN stays one
+    for (std::size_t i = 0; i < count; ++i) y[i] = y[i] < 0 ? 0.0f : y[i];  // a NaN stays one
     return;
   }
   for (std::size_t i = 0; i < count; ++i) {

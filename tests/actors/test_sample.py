@@ -79,7 +79,7 @@ def built(env: Any, **more: Any) -> Iterator[PolicyParts]:
     ],
     ids=["separate", "shared-stack", "normal", "box", "mask"],
 )
-def test_numpy_gives_what_torch_gives_also_after_the_weights_changed(env: Any, more: dict[str, Any]) -> None:
+def test_the_core_gives_what_torch_gives_also_after_the_weights_changed(env: Any, more: dict[str, Any]) -> None:
     with built(env, **more) as parts:
         sampler, weights = parts.actor.sampler, parts.learner.step.state.weights
         fast = fast_forward(sampler.net)
@@ -105,7 +105,7 @@ def test_numpy_gives_what_torch_gives_also_after_the_weights_changed(env: Any, m
     ],
     ids=["norm", "activation", "rescale", "discrete-obs", "two-parts"],
 )
-def test_what_numpy_does_not_know_is_left_to_torch(env: Any, more: dict[str, Any]) -> None:
+def test_what_the_core_does_not_know_is_left_to_torch(env: Any, more: dict[str, Any]) -> None:
     with built(env, **more) as parts:
         assert fast_forward(parts.actor.sampler.net) is None
         parts.actor.receive(0)

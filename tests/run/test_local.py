@@ -327,6 +327,6 @@ def test_acting_in_bf16_is_refused_where_it_dies(monkeypatch: pytest.MonkeyPatch
 
 def test_numbers_of_a_pool_are_refused_where_auto_takes_none(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"world\.workers was given, but has no effect: world\.kind=auto is no pool here"
+        ConfigError, match=r"world\.min_ready was given, but has no effect: world\.kind=auto is no pool here"
     ):
-        train(tmp_path, **{"world.workers": 2})
+        train(tmp_path, **{"world.min_ready": 2})
