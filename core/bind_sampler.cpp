@@ -1,3 +1,5 @@
+#include <cfloat>
+
 #include <nanobind/ndarray.h>
 
 #include "bind_lanes.hpp"
@@ -8,7 +10,7 @@ namespace fw {
 using i32 = std::int32_t;
 
 // One array within a buffer, as DLPack describes it.
-struct View {
+struct LentArray {
   std::size_t offset;
   nb::dlpack::dtype type;
   std::vector<i64> shape, strides;
@@ -19,7 +21,7 @@ struct BoundSampler : Home {
   std::shared_ptr<BoundLanes> bound;
   Sampler<NativePolicy> sampler;
   Feed<NativePolicy> feed;
-  std::vector<View> views;
+  std::vector<LentArray> views;
   std::vector<nb::object> blocks;  // the buffers' memory: it must outlive every batch
 
   BoundSampler(std::shared_ptr<BoundLanes> lanes, const SampleSettings& settings, bool prioritized, std::size_t depth)
@@ -69,7 +71,7 @@ struct Lease {
   std::size_t bytes;
 
   nb::object tensor(std::size_t number) const {
-    View& view = lent->owner->views.at(number);
+    LentArray& view = lent->owner->views.at(number);
     nb::dlpack::dltensor tensor{at + view.offset, {nb::device::cpu::value, 0}, i32(view.shape.size()), view.type,
                                 view.shape.data(), view.strides.data(), 0};
     auto* made = new Exported{tensor, new std::shared_ptr<Lent>(lent), &Exported::end};
@@ -152,9 +154,11 @@ static void update_pieces(BoundSampler& self, const Lease& lease, const std::vec
   if (lease.lent->owner.get() != &self) throw Refused("this batch was drawn from another replay.");
   nb::gil_scoped_release free;
   std::vector<float> priority(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    const float error = reinterpret_cast<const float*>(addresses[i / each])[i % each];
-    priority[i] = (error >= 0 && !std::isinf(error) ? error : 0.0f) + least;
+  float* to = priority.data();
+  for (const std::uintptr_t address : addresses) {
+    const float* errors = reinterpret_cast<const float*>(address);
+    for (std::size_t i = 0; i < each; ++i) to[i] = (errors[i] >= 0 && errors[i] <= FLT_MAX ? errors[i] : 0.0f) + least;
+    to += each;
   }
   self.feed.post(lease.lent->index, std::move(priority));
 }
