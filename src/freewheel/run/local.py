@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ from freewheel.report.usage import Usage
 from freewheel.run import form_trial, payoff, state
 from freewheel.run.callback import Callback, Moment
 from freewheel.run.channel import Message
-from freewheel.run.checkpoint import Checkpoint
+from freewheel.run.checkpoint import Checkpoint, sweep
 from freewheel.run.guard import owner_id
 from freewheel.run.helping import make_team
 from freewheel.run.job import FIRST_ACTOR, LEARNER, SUPERVISOR, Job
@@ -179,6 +180,8 @@ class Local:
         finally:
             supervisor.close()
             package.sweep()
+            with contextlib.suppress(OSError):
+                sweep(self.job.checkpoints)  # of a learner that was ended while it saved
         self._sink.scalars(moment.step, scalars(self._account))
         if self._error is not None:
             raise self._error
