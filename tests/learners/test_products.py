@@ -70,7 +70,8 @@ def test_products_are_right(
         torch.set_num_threads(before)
 
 
-def test_they_are_ours_only_where_torch_has_code_for_others() -> None:
+def test_they_are_ours_only_where_torch_has_code_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
     assert products.source(cpuinfo().replace("AuthenticAMD", "GenuineIntel")) == ""
     assert products.source("vendor_id : AuthenticAMD\nflags : sse2\n") == ""
     assert products.source("") == ""
@@ -79,6 +80,8 @@ def test_they_are_ours_only_where_torch_has_code_for_others() -> None:
     )
     assert "FREEWHEEL_VECTOR 16" in wide
     assert "FREEWHEEL_VECTOR 8" in narrow
+    monkeypatch.setenv("CXX", "/usr/bin/clang++-17")
+    assert products.source("vendor_id : AuthenticAMD\nflags : fma avx2\n") == ""
 
 
 def test_tanh_is_near_torchs() -> None:

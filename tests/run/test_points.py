@@ -39,7 +39,9 @@ def test_the_nth_entry_of_a_role_is_for_its_nth_life() -> None:
     assert arrivals(plan, "learner", 0) == (3, 0)
 
 
-@pytest.mark.parametrize("plan", ["actor-0 comit 3", "actor-0 commit", "actor-0 commit 0", "actor-0 commit 1 NOSUCH"])
+@pytest.mark.parametrize(
+    "plan", ["actor-0 comit 3", "lerner commit 3", "actor-0 commit", "actor-0 commit 0", "actor-0 commit 1 NOSUCH"]
+)
 def test_a_plan_that_cannot_be_kept_is_refused(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(points.PLAN, plan)
     with pytest.raises(ConfigError, match=points.PLAN):

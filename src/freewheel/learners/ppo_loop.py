@@ -212,10 +212,11 @@ class PPOLearner:
 
     def _outputs(self, obs: Mapping[str, Array]) -> Tensor:
         """Of the weights as they are, for rows of any number: a minibatch at a time, which is what fits in memory."""
+        most, count = self.rollout.num_rows // self.config.ppo.minibatches, len(next(iter(obs.values())))
         if self._fast is not None:
-            return torch.from_numpy(self._fast(obs))
-        rows, most = as_tensors(obs), self.rollout.num_rows // self.config.ppo.minibatches
-        count = len(next(iter(obs.values())))
+            pieces = [{name: rows[i : i + most] for name, rows in obs.items()} for i in range(0, count, most)]
+            return torch.from_numpy(np.concatenate([self._fast(piece) for piece in pieces]))
+        rows = as_tensors(obs)
         with torch.inference_mode():
             parts = [self.step.act_net(_cut(rows, i, i + most)) for i in range(0, count, most)]
         return torch.cat(parts)

@@ -6,6 +6,7 @@ torch multiplies with a library of Intel's, which keeps its best code for Intel'
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ def shims(text: str) -> dict[Any, list[str]]:
 
 
 def source(text: str) -> str:
-    """The code for such a processor, "" where torch's own products are as good."""
-    if "AuthenticAMD" not in text:
+    """The code for such a processor, "" where torch's own products are as good, or the compiler is not the one it is written for."""
+    if "AuthenticAMD" not in text or "clang" in os.environ.get("CXX", ""):
         return ""
     flags = set(next((line for line in text.splitlines() if line.startswith("flags")), "").split())
     for needed, floats, target in KINDS:

@@ -7,12 +7,14 @@ and the signal if it is not KILL. The n-th entry of a role is for its n-th life;
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 from freewheel import _core
 from freewheel.errors import ConfigError
 
 PLAN = "FREEWHEEL_FAULT_POINTS"
+ROLES = re.compile(r"supervisor|sequential|learner|compiler|ahead|(actor|worker)-\d+")
 
 reach = _core.reach_point
 
@@ -29,11 +31,12 @@ def arm(role: str, life: int) -> None:
 
 
 def _check(entry: list[str]) -> None:
-    if len(entry) in (3, 4) and entry[1] in _core.point_names() and entry[2].isdigit() and int(entry[2]) > 0:
+    is_whole = len(entry) in (3, 4) and ROLES.fullmatch(entry[0]) and entry[1] in _core.point_names()
+    if is_whole and entry[2].isdigit() and int(entry[2]) > 0:
         _signal(*entry[3:])
         return
     raise ConfigError(
-        f"{PLAN} has the entry {' '.join(entry)!r}; it takes a role, a point ({', '.join(_core.point_names())}), the number of "
+        f"{PLAN} has the entry {' '.join(entry)!r}; it takes a role (supervisor, actor-0, learner and so on), a point ({', '.join(_core.point_names())}), the number of "
         "the arrival and perhaps a signal, as in 'actor-0 commit 30 STOP'."
     )
 

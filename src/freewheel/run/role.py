@@ -54,7 +54,7 @@ class Trouble:
 
 
 def name_of(kind: str, index: int) -> str:
-    """`actor-0`, `learner`: there is one learner, and as many actors and workers as there are cores."""
+    """`actor-0`, `learner`: only of actors and workers there may be several."""
     return f"{kind}-{index}" if kind in ("actor", "worker") else kind
 
 
