@@ -156,5 +156,6 @@ void bind_sampler(nb::module_& m);
 void bind_step(nb::module_& m);
 void bind_vector(nb::module_& m);
 void bind_mlp(nb::module_& m);
+void bind_chance(nb::module_& m);
 
 }  // namespace fw

@@ -18,4 +18,5 @@ NB_MODULE(_core, m) {
   fw::bind_step(m);
   fw::bind_vector(m);
   fw::bind_mlp(m);
+  fw::bind_chance(m);
 }

@@ -85,7 +85,7 @@ def test_rows_that_explore_try_and_the_others_follow_the_network() -> None:
     obs = {"obs": np.linspace(0, 3, 40, dtype=np.float32)[:, None]}
     best = actor.infer.greedy(obs)
     explores, tried = np.arange(40) % 2 == 0, np.arange(40) % 3
-    taken = actor.infer.act(obs, explores, tried)
+    taken = actor.infer.act(obs, np.arange(40), explores, tried)
     assert best.dtype == taken.dtype == np.int64
     np.testing.assert_array_equal(taken[explores], tried[explores] + 5)
     np.testing.assert_array_equal(taken[~explores], best[~explores])
@@ -94,7 +94,27 @@ def test_rows_that_explore_try_and_the_others_follow_the_network() -> None:
 def test_noise_changes_what_is_chosen_unless_greedy() -> None:
     actor, _ = make(WorldConfig(lanes=1), 0.0, QConfig(noisy=True, noisy_sigma=5.0))
     obs = {"obs": np.linspace(-3, 3, 50, dtype=np.float32)[:, None]}
-    values = [actor.infer.values(obs) for _ in range(2)]
+    values = [actor.infer.values(obs, np.arange(50)) for _ in range(2)]
     assert not torch.equal(values[0], values[1])
-    greedy = [actor.infer.values(obs, is_greedy=True) for _ in range(2)]
+    greedy = [actor.infer.values(obs) for _ in range(2)]
     assert torch.equal(greedy[0], greedy[1])
+
+
+def test_fractions_of_a_lane_do_not_depend_on_its_company() -> None:
+    torch.manual_seed(0)
+    q = QConfig(num_act_taus=4)
+    net = build_net(Count.observation_space, Count.action_space, NetConfig(hidden=(8,)), q, "iqn").eval()
+    together, apart = (Infer(net, make_algo("iqn", q, net), np.int64, seed=1, num_lanes=3) for _ in range(2))
+    obs = {"obs": np.ones((3, 1), np.float32)}
+    every, yes, no = np.arange(3), np.ones(3, bool), np.zeros(3, bool)
+    together.act(obs, every, yes, every)  # all explore: the network is not asked, and the step counts all the same
+    first, second = (together.values(obs, every).numpy() for _ in range(2))
+    assert not np.array_equal(first, second)
+    for lane in (2, 0):
+        alone = np.array([lane])
+        apart.act({"obs": obs["obs"][:1]}, alone, yes[:1], alone)
+        for expected in (first, second):
+            np.testing.assert_allclose(apart.values({"obs": obs["obs"][:1]}, alone)[0], expected[lane], rtol=1e-5)
+    other = Infer(net, make_algo("iqn", q, net), np.int64, seed=1, num_lanes=1, first_lane=2)
+    other.act({"obs": obs["obs"][:1]}, np.array([0]), no[:1], every[:1])
+    np.testing.assert_allclose(other.values({"obs": obs["obs"][:1]}, np.array([0]))[0], first[2], rtol=1e-5)

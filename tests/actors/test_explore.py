@@ -92,3 +92,29 @@ def test_lanes_hold_apart() -> None:
     explorer.explore(np.array([1.0, 0.0]), np.array([0, 1]), np.zeros(2, bool))
     explores, _ = explorer.explore(np.zeros(2), np.array([1, 0]), np.zeros(2, bool))
     assert explores.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("hold_steps", [1, 4])
+def test_what_a_lane_tries_does_not_depend_on_its_company(hold_steps: int) -> None:
+    config, epsilon = ExploreConfig(hold_steps=hold_steps), np.full(6, 0.5)
+    together, apart = Explorer(config, 6, 5, seed=3), Explorer(config, 6, 5, seed=3)
+    later = Explorer(config, 2, 5, seed=3, first_lane=4, all_lanes=6)  # another actor's, with the run's last two lanes
+    every = [np.array(together.explore(epsilon, np.arange(6), np.zeros(6, bool))) for _ in range(40)]
+    for lanes in (np.array([5, 1]), np.array([0]), np.array([2, 4, 3])):
+        for step in range(40):
+            found = np.array(apart.explore(epsilon, lanes, np.zeros(len(lanes), bool)))
+            np.testing.assert_array_equal(found, every[step][:, lanes])
+    for step in range(40):
+        found = np.array(later.explore(epsilon[:2], np.arange(2), np.zeros(2, bool)))
+        np.testing.assert_array_equal(found, every[step][:, 4:])
+    assert len({tuple(tried) for tried in np.stack(every)[:, 1].T.tolist()}) == 6, "lanes try the same"
+
+
+def test_exploring_goes_on_where_each_lane_was() -> None:
+    first, second = (Explorer(ExploreConfig(), 3, 1000, seed=3) for _ in range(2))
+    for lanes in (np.arange(3), np.array([1]), np.array([1, 2])):
+        first.explore(np.ones(3), lanes, np.zeros(len(lanes), bool))
+    assert first.chance.drawn.tolist() == [1, 3, 2]
+    second.chance.go_to(first.chance.drawn)
+    every = np.arange(3), np.zeros(3, bool)
+    np.testing.assert_array_equal(first.explore(np.ones(3), *every), second.explore(np.ones(3), *every))

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor
 from torch.func import functional_call, grad_and_value
 
+from freewheel.actors.infer import Infer
 from freewheel.algos.algo import Algo, Forward
 from freewheel.algos.make import NAMES, make_algo
 from freewheel.config import NetConfig, QConfig
@@ -200,20 +202,18 @@ def test_draws_follow_the_generator(name: str) -> None:
 def test_acting(name: str) -> None:
     case = Case(name, noisy=True)
     assert case.algo.first_action == 2
-    greedy = case.algo.act_draws(ROWS, None)
-    assert greedy["noise"] is None
-    with torch.no_grad():
-        q = case.algo.q_values(case.net(case.batch["obs"], **greedy))
-        assert q.shape == (ROWS, 3)
-        assert torch.equal(q, case.algo.q_values(case.net(case.batch["obs"], **case.algo.act_draws(ROWS, None))))
-        explored = case.algo.act_draws(ROWS, torch.Generator().manual_seed(3))
-        assert not torch.equal(q, case.algo.q_values(case.net(case.batch["obs"], **explored)))
+    infer = Infer(case.net.eval(), case.algo, "int64", seed=3, num_lanes=ROWS)
+    obs = {"obs": case.batch["obs"].numpy()}
+    greedy = infer.values(obs)
+    assert greedy.shape == (ROWS, 3)
+    assert torch.equal(greedy, infer.values(obs))
+    assert not torch.equal(greedy, infer.values(obs, np.arange(ROWS)))
+    assert case.algo.num_act_taus == (6 if name == "iqn" else 0)
     if name == "iqn":
-        assert greedy["taus"] is not None
-        assert greedy["taus"][0].tolist() == pytest.approx([(i + 0.5) / 6 for i in range(6)])
-    else:
-        assert greedy["taus"] is None
-    assert Case(name).algo.act_draws(2, torch.Generator())["noise"] is None
+        evenly = torch.tensor([(i + 0.5) / 6 for i in range(6)]).expand(ROWS, -1)
+        with torch.no_grad():
+            assert torch.allclose(greedy, case.algo.q_values(case.net(case.batch["obs"], None, evenly)))
+    assert Case(name).algo.num_act_noise == 0
 
 
 def test_rainbow_is_the_loss_of_c51() -> None:

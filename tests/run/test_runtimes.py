@@ -12,8 +12,11 @@ import pytest
 
 import freewheel
 from freewheel import Callback, Episode, Moment
+from freewheel.config import Config
 from freewheel.errors import ConfigError, EnvError
 from freewheel.run.checkpoint import load_newest
+from freewheel.run.parts import seed_of
+from freewheel.worlds.seeds import episode_seed, lane_key
 
 RUNTIMES = ("sequential", "local")
 TINY: dict[str, Any] = {
@@ -48,6 +51,22 @@ class Broken(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.left -= 1
         return np.full(2, np.nan if self.left < 0 else 0.5, np.float32), 1.0, False, False, {}
+
+
+class Lottery(gymnasium.Env[Any, Any]):
+    """The seed of an episode decides its return. Ten steps."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.left, self.prize = 10, int(self.np_random.integers(2**24))
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        return np.zeros(2, np.float32), float(self.prize if not self.left else 0), not self.left, False, {}
 
 
 class Watch(Callback):
@@ -107,6 +126,24 @@ def test_a_resumed_run_counts_on(runtime: str, tmp_path: Path) -> None:
     assert again.result["seconds"] > first.result["seconds"]
     state = load_newest(again.folder / "checkpoints").state
     assert state["episodes"]["num_finished"] == len(first.returns) + len(again.returns)
+
+
+@pytest.mark.parametrize("algo", ["dqn", "ppo"])
+def test_episodes_are_those_of_their_lanes_and_never_those_of_the_run_before(algo: str, tmp_path: Path) -> None:
+    drops = ("replay.rows", "replay.warmup_rows", "learner.batch_size", "learner.ratio") if algo == "ppo" else ()
+    settings = {**{k: v for k, v in TINY.items() if k not in drops}, "runtime": "local", "log.folder": str(tmp_path)}
+    given: dict[str, Any] = {"algo": algo, "preset": "none", "is_quiet": True}
+    runs = [
+        freewheel.train(Lottery, steps=400, settings={**settings, "local.actors": actors}, **given) for actors in (1, 2)
+    ]
+    keys = [lane_key(seed_of(Config("Lottery"), "world.0.0.0"), lane) for lane in range(4)]
+    own = {np.random.default_rng(episode_seed(key, i)).integers(2**24) for key in keys for i in range(100)}
+    for run in runs:
+        assert len(run.returns) > 30
+        assert set(run.returns) <= own
+    again = freewheel.train(Lottery, resume=runs[0].folder, steps=800, is_quiet=True)
+    assert len(again.returns) > 30
+    assert not own & set(again.returns)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

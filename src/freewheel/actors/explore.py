@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from freewheel.actors.noise import LaneShares
 from freewheel.config import ExploreConfig
 
 Array = np.ndarray[Any, Any]
@@ -16,7 +17,8 @@ class Explorer:
 
     Epsilon of each lane at any step is the schedule's, or `override` instead, raised by pulses, never below the floor.
     `override` may be changed while the run goes on. With noisy networks there is no schedule: the noise explores.
-    These are the lanes from `first_lane` on of `all_lanes` that a ladder is spread over.
+    These are the lanes from `first_lane` on of `all_lanes` that a ladder is spread over. What a lane tries follows from the seed, its
+    number in the run and its own steps, not from which lanes are ready together with it.
     """
 
     def __init__(
@@ -31,7 +33,7 @@ class Explorer:
     ) -> None:
         self.config = config
         self.override = config.override
-        self.chance = np.random.default_rng(seed)
+        self.chance = LaneShares(seed, num_lanes, 2 if config.hold_steps == 1 else 3, first_lane)
         self.held = np.zeros((2, num_lanes), np.int64)  # steps that a lane's action is held yet, and its place
         self._num_actions = num_actions
         self._has_noise = has_noise
@@ -54,15 +56,16 @@ class Explorer:
 
     def explore(self, epsilon: Array, lanes: Array, first: Array) -> tuple[Array, Array]:
         """Which of these lanes explore, and the place of the action that each of them would try."""
-        # Drawn for every lane, so that one lane's chance does not depend on another's.
-        begins = self.chance.random(len(lanes)) < epsilon[lanes]
-        tried = self.chance.integers(self._num_actions, size=len(lanes))
+        # Drawn also where it is not needed: a lane's draws are as many as its steps.
+        drawn = self.chance.draw(lanes)
+        begins = drawn[:, 0] < epsilon[lanes]
+        tried = (drawn[:, 1] * self._num_actions).astype(np.int64)
         if self.config.hold_steps == 1:
             return begins, tried
         left, place = self.held[:, lanes]
         left[first] = 0
         begins &= left == 0
-        lengths = self.chance.integers(1, self.config.hold_steps, size=len(lanes), endpoint=True)
+        lengths = 1 + (drawn[:, 2] * self.config.hold_steps).astype(np.int64)
         left, place = np.where(begins, lengths, left), np.where(begins, tried, place)
         explores = left > 0
         self.held[:, lanes] = left - explores, place

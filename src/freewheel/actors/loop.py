@@ -65,7 +65,7 @@ class Actor:
         enter(INFER)
         self.epsilon = self.explorer.epsilon(step)
         seen = ready.obs if self.history is None else self.history.push(lanes, ready.obs, ready.first)
-        actions = self.infer.act(seen, *self.explorer.explore(self.epsilon, lanes, ready.first))
+        actions = self.infer.act(seen, lanes, *self.explorer.explore(self.epsilon, lanes, ready.first))
         enter(WRITE)
         never = self._never[: len(lanes)]
         self._append(lanes, {**ready.obs, "action": actions}, ready.reward, never, never, version)

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from freewheel import _core
+from freewheel.worlds.seeds import lane_key
+
 Array = np.ndarray[Any, Any]
 # Draws made at once for a lane: a generator costs about as much as a hundred numbers.
 BLOCK = 128
@@ -67,3 +70,29 @@ class LaneNoise:
             chance.random(rows.shape, np.float32, out=rows)
             rows *= BELOW_ONE
         self._made[lane] = block
+
+
+class LaneShares:
+    """`width` numbers per draw, uniform in 0..1 without 1: each a hash of seed, lane and the number of the lane's draw.
+
+    `drawn` counts the draws of each lane and is all that there is to save.
+    """
+
+    def __init__(self, seed: int, num_lanes: int, width: int, first_lane: int = 0) -> None:
+        self.drawn = np.zeros(num_lanes, np.int64)
+        self._keys = np.array([lane_key(seed, first_lane + lane) for lane in range(num_lanes)], np.uint64)
+        self._width = width
+
+    def draw(self, lanes: Array) -> Array:
+        """float64[k, width] for these lanes."""
+        drawn = np.empty((len(lanes), self._width))
+        _core.draw_lanes(self._keys, self.drawn, lanes, drawn)
+        return drawn
+
+    def skip(self, lanes: Array) -> None:
+        """Counts a draw of these lanes whose numbers nobody needs."""
+        self.drawn[lanes] += 1
+
+    def go_to(self, drawn: Array) -> None:
+        """Goes on after so many draws of each lane."""
+        self.drawn[...] = drawn

@@ -43,9 +43,8 @@ class Algo:
 
     `batch` has obs, action, next_obs, reward, discount and weight. Actions are the env's own numbers; the network's
     places begin at 0, so place = action - first_action, in the loss as in acting.
-    `draws(batch_size, generator)` makes the random inputs of one update, `act_draws(batch_size, generator)` those of one
-    forward pass to act by: `noise` and `taus`, either may be None. Without a generator they are the greedy policy's: no noise,
-    fractions evenly spread.
+    `draws(batch_size, generator)` makes the random inputs of one update. A forward pass to act by takes `num_act_noise` normals for
+    all rows and `num_act_taus` fractions for each, either may be 0; the greedy policy has no noise and fractions evenly spread.
     `later(forward, target, batch, draws)` is what the loss needs of the target network, by name: all of next_obs and the draws
     that begin with target_. It may be worked out before the update, and is then given in the batch.
     """
@@ -54,7 +53,8 @@ class Algo:
     loss: Loss
     q_values: Callable[[Tensor], Tensor]
     draws: Callable[[int, torch.Generator], dict[str, Tensor]]
-    act_draws: Callable[[int, torch.Generator | None], dict[str, Tensor | None]]
+    num_act_noise: int = 0
+    num_act_taus: int = 0
     first_action: int = 0
     later: Later | None = None
     custom_loss: str | None = None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from freewheel.algos import c51, dqn, quantile
-from freewheel.algos.algo import Algo, Later, Loss, look_later, midpoints
+from freewheel.algos.algo import Algo, Later, Loss, look_later
 from freewheel.config import QConfig
 from freewheel.errors import ConfigError
 
@@ -38,7 +38,8 @@ def make_algo(name: str, q: QConfig, net: Net, custom_loss: Loss | None = None) 
         loss=custom_loss or loss,
         q_values=q_values,
         draws=partial(_draws, noises=noises, num_noise=net.num_noise, fractions=fractions),
-        act_draws=partial(_act_draws, num_noise=net.num_noise, num_taus=q.num_act_taus if fractions else 0),
+        num_act_noise=net.num_noise,
+        num_act_taus=q.num_act_taus if fractions else 0,
         first_action=net.first_action,
         later=None if custom_loss else _later(name, q),
         custom_loss=None if custom_loss is None else getattr(custom_loss, "__name__", type(custom_loss).__name__),
@@ -74,15 +75,3 @@ def _draws(
 ) -> dict[str, Tensor]:
     drawn = {name: torch.randn(num_noise, generator=generator) for name in noises}
     return drawn | {name: torch.rand(batch_size, n, generator=generator) for name, n in fractions.items()}
-
-
-def _act_draws(
-    batch_size: int, generator: torch.Generator | None, *, num_noise: int, num_taus: int
-) -> dict[str, Tensor | None]:
-    if generator is None:
-        taus = midpoints(num_taus).expand(batch_size, -1) if num_taus else None
-        return {"noise": None, "taus": taus}
-    return {
-        "noise": torch.randn(num_noise, generator=generator) if num_noise else None,
-        "taus": torch.rand(batch_size, num_taus, generator=generator) if num_taus else None,
-    }

@@ -189,11 +189,11 @@ class ActorLife(ABC, Generic[A]):
         self._dropped = self.channel.num_dropped
 
     def _world_seed(self) -> int:
-        """Of all lanes alike: a lane's episodes do not depend on which actor has it."""
-        return seed_of(self.job.config, f"world.{self._worlds}.{self.life}")
+        return self._seed(f"world.{self._worlds}")
 
     def _seed(self, what: str) -> int:
-        return seed_of(self.job.config, f"{what}.{self.index}.{self.life}")
+        """Of all lanes alike: what a lane draws does not depend on which actor has it. A resumed run goes on with other chances."""
+        return seed_of(self.job.config, f"{what}.{self.life}.{self.job.resumed_at}")
 
 
 class Acting(ActorLife[Actor]):
@@ -206,7 +206,7 @@ class Acting(ActorLife[Actor]):
         config, lanes = self.job.config, self.job.lanes_of(self.index)
         net, algo = build_policy(config, self.job.obs_space, self.job.action_space, self.job.body, self.job.loss)
         self._bound(net)
-        self._infer = Infer(net, algo, self.job.action_space.dtype, self._seed("noise"))
+        self._infer = Infer(net, algo, self.job.action_space.dtype, self._seed("noise"), len(lanes), lanes.start)
         self._plain = Infer(net, algo, self.job.action_space.dtype, 0)
         self._narrow(net)
         self._explorer = Explorer(
@@ -255,8 +255,8 @@ class Acting(ActorLife[Actor]):
         seen = {name: rows.numpy() for name, rows in any_observations(space, stack, max(lanes, 32)).items()}
         few = {name: rows[:lanes] for name, rows in seen.items()}
         plain, narrow = self._plain, self._infer
-        same = agreement_of(plain.values(seen, True), narrow.values(seen, True))
-        return Compared(speed_of(lambda: plain.values(few, True), lambda: narrow.values(few, True)), same)
+        same = agreement_of(plain.values(seen), narrow.values(seen))
+        return Compared(speed_of(lambda: plain.values(few), lambda: narrow.values(few)), same)
 
     def _turn(self, actor: Actor) -> None:
         page, governor = self.page, self.governor

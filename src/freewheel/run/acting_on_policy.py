@@ -10,7 +10,6 @@ from freewheel.learners.pace import Pace
 from freewheel.memory.lanes import Writer
 from freewheel.run.acting import BEATS, FETCH, WAIT, ActorLife
 from freewheel.run.on_policy_parts import build_actor
-from freewheel.run.parts import seed_of
 from freewheel.worlds.world import World
 
 
@@ -23,8 +22,7 @@ class OnPolicyActing(ActorLife[RolloutActor]):
         job, lanes = self.job, self.job.lanes_of(self.index)
         net, actions = build_actor(job.config, job.obs_space, job.action_space, job.body)
         self._bound(net)
-        seed = seed_of(job.config, f"act.{self.life}.{job.ratio.from_step}")
-        self._sampler = Sampler(net, actions, seed, len(lanes), lanes.start)
+        self._sampler = Sampler(net, actions, self._seed("act"), len(lanes), lanes.start)
 
     def _actor(self, world: World, writer: Writer, first_lane: int) -> RolloutActor:
         return RolloutActor(world, writer, self._sampler, self.job.config.world, first_lane, self.page)
@@ -62,7 +60,3 @@ class OnPolicyActing(ActorLife[RolloutActor]):
             self.governor.wait_to_act()
             self._tell(actor)
         return False
-
-    def _world_seed(self) -> int:
-        """A resumed run goes on with other chances than it began with."""
-        return seed_of(self.job.config, f"world.{self._worlds}.{self.life}.{self.job.ratio.from_step}")

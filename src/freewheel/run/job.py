@@ -55,6 +55,7 @@ class Job:
     team: Team | None = None
     ahead: Ahead | None = None
     tails: Tails | None = None  # of on-policy lanes
+    resumed_at: int = 0  # steps of the run's earlier life
 
     @property
     def precision(self) -> str:

@@ -153,7 +153,8 @@ class Local:
     def go_on(self, checkpoint: Checkpoint) -> str | None:
         """Counts from where a saved run was; the learner itself loads the rest. The value says what is not as it was."""
         counts, saved = self.job.counts, checkpoint.state
-        counts.add(STEPS, int(saved["steps"]))
+        self.job.resumed_at = int(saved["steps"])
+        counts.add(STEPS, self.job.resumed_at)
         counts.add(UPDATES, int(saved.get("all_updates", saved["updates"])))
         if saved.get("episodes"):
             self._window.set_state(saved["episodes"])

@@ -72,6 +72,7 @@ class LocalOnPolicy(Local):
         """Counts from where a saved run was; the learner itself loads the rest. The value says what is not as it was."""
         counts, saved, ratio = self.job.counts, checkpoint.state, self.job.ratio
         steps, updates = int(saved["steps"]), int(saved.get("all_updates", saved["updates"]))
+        self.job.resumed_at = steps
         counts.add(STEPS, steps)
         counts.add(UPDATES, updates)
         ratio.from_step, ratio.from_updates = steps, updates

@@ -171,7 +171,7 @@ def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts
         device=device,
     )
     # The actor reads the learner's own numbers: in one process, in turn, there is nothing to copy.
-    infer = Infer(step.eval_net, algo, world.action_space.dtype, seed_of(config, "noise"))
+    infer = Infer(step.eval_net, algo, world.action_space.dtype, seed_of(config, "noise"), world.num_lanes)
     explorer = Explorer(config.explore, world.num_lanes, net.num_actions, seed_of(config, "explore"), config.q.noisy)
     ledger = new_ledger(1)
     page = ledger.page(0)

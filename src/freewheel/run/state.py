@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from freewheel.actors.loop import Actor
 from freewheel.config import Config, to_dict
 from freewheel.errors import CheckpointError
 from freewheel.learners.loop import Learner
@@ -30,7 +31,8 @@ def gather(parts: Parts, config: Config, steps: int, seconds: float) -> tuple[di
     actor, learner = parts.actor, parts.learner
     tensors, state = gather_learner(learner, config, parts.world.obs_space, parts.world.action_space)
     tensors["random.noise"] = actor.infer.noise.get_state()
-    tensors["explore.held"] = actor.explorer.held
+    tensors["random.taus"] = actor.infer.taus.drawn
+    tensors["explore.drawn"], tensors["explore.held"] = actor.explorer.chance.drawn, actor.explorer.held
     world = parts.world.state()
     tensors |= {f"world.{name}": rows for name, rows in (world or {}).items()}
     if actor.history is not None:
@@ -41,7 +43,6 @@ def gather(parts: Parts, config: Config, steps: int, seconds: float) -> tuple[di
         "from_step": learner.ratio.from_step,
         "from_updates": learner.ratio.from_updates,
         "epsilon_override": actor.explorer.override,
-        "chance": actor.explorer.chance.bit_generator.state,
         "replay": parts.replay.state(),
         "episodes": actor.episodes.state(),
     }
@@ -82,13 +83,13 @@ def restore(parts: Parts, checkpoint: Checkpoint) -> str | None:
         restore_learner(learner, checkpoint)
         learner.ratio.from_step, learner.ratio.from_updates = int(state["from_step"]), int(state["from_updates"])
         actor.infer.noise.set_state(tensors["random.noise"])
-        actor.explorer.chance.bit_generator.state = state["chance"]
+        notes = _restore_chance(actor, tensors)
         actor.explorer.held[...] = tensors["explore.held"].numpy()
         if actor.explorer.config.override is None:
             actor.explorer.override = state["epsilon_override"]
         parts.replay.set_state(state["replay"])
         actor.episodes.set_state(state["episodes"])
-        return _restore_lanes(parts, checkpoint)
+        return "; ".join(notes + _restore_lanes(parts, checkpoint)) or None
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"checkpoint {checkpoint.path} does not fit this run: {error!r}.") from error
 
@@ -107,7 +108,16 @@ def restore_weights(own: Mapping[str, torch.Tensor], saved: Mapping[str, torch.T
         tensor.copy_(saved[name])
 
 
-def _restore_lanes(parts: Parts, checkpoint: Checkpoint) -> str | None:
+def _restore_chance(actor: Actor, tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    """Where each lane was in its own stream of chance; checkpoints of earlier versions had one for all lanes."""
+    if "explore.drawn" not in tensors:
+        return ["what lanes try is drawn anew: the checkpoint is of a version that drew for all of them together"]
+    actor.infer.taus.go_to(tensors["random.taus"].numpy())
+    actor.explorer.chance.go_to(tensors["explore.drawn"].numpy())
+    return []
+
+
+def _restore_lanes(parts: Parts, checkpoint: Checkpoint) -> list[str]:
     """World, replay and the writer that joins them. Lanes whose env cannot be brought back begin a new episode."""
     actor = parts.actor
     if actor.history is not None:
@@ -128,7 +138,7 @@ def _restore_lanes(parts: Parts, checkpoint: Checkpoint) -> str | None:
     if not has_replay:
         parts.learner.warm_up_again(int(checkpoint.state["steps"]))
         notes.append("the replay was not saved and is collected anew (checkpoint.replay saves it)")
-    return "; ".join(notes) or None
+    return notes
 
 
 def under(prefix: str, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
