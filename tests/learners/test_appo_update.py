@@ -134,10 +134,20 @@ def test_a_rollout_that_is_used_again_is_corrected_by_the_newest_weights(monkeyp
         trained(parts, 2)
     finally:
         parts.close()
-    (first, reward, before), _, (again, same_reward, after) = seen
+    (first, reward, before), (again, same_reward, after), _ = seen
     assert first == again
     np.testing.assert_array_equal(reward, same_reward)
     assert not torch.equal(before, after)
+
+
+def test_figures_are_those_of_the_newest_rollout_also_where_earlier_ones_are_used_again() -> None:
+    parts = built("appo", **{"ppo.epochs": 2, "rollout.reuse": 2, "learner.lr": 1e-2})
+    try:
+        trained(parts, 3)
+        # In turn the newest policy has collected the newest rollout itself; the kept ones are of other policies.
+        assert parts.learner.figures()["rho"] == pytest.approx(1.0, abs=1e-6)
+    finally:
+        parts.close()
 
 
 def test_whole_episodes_become_minibatches_of_about_the_size_asked_for() -> None:

@@ -37,6 +37,34 @@ def test_a_running_episode_waits_until_it_has_ended() -> None:
     assert again.final_obs["obs"].tolist() == [[1, 3]]
 
 
+def test_it_is_looked_again_as_soon_as_running_episodes_may_have_ended() -> None:
+    tape = tape_of(2, 32, rows=200)
+    rollout = tape.rollout
+    assert rollout.due == 32
+    tape.begin(0)
+    tape.begin(1)
+    for _ in range(10):
+        tape.go_on(0)
+    assert rollout.take(0) is None
+    assert (rollout.available, rollout.running, rollout.due) == (0, 10, 22)  # 22 more, if all of them end
+    for _ in range(25):
+        tape.go_on(1)
+    assert rollout.take(0) is None
+    assert (rollout.available, rollout.running, rollout.due) == (0, 35, 2)  # any row may end enough of them
+    tape.end(1)
+    assert rollout.take(0) is None
+    assert (rollout.available, rollout.running, rollout.due) == (26, 10, 28)
+    tape.end(0)
+    taken = rollout.take(0)
+    assert taken is not None
+    assert len(rows_of(taken)) == 37
+    assert (rollout.available, rollout.running, rollout.due) == (0, 0, 32)
+    again = tape_of(2, 32, rows=200).rollout
+    rollout.due = 7
+    again.set_state(rollout.state())
+    assert again.due == 7
+
+
 def test_all_that_has_ended_is_handed_out_however_much_it_is() -> None:
     tape = tape_of(3, 2)
     for lane in range(3):

@@ -84,8 +84,9 @@ def test_a_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> N
             "Pendulum-v1",
             {"learner.lr_schedule": "linear", "ppo.clip_schedule": "linear", "world.max_episode_steps": 30},
         ),
+        ("CartPole-v1", {"rollout.collect": "episodes"}),
     ],
-    ids=["cartpole", "stack-normal", "pendulum"],
+    ids=["cartpole", "stack-normal", "pendulum", "episodes"],
 )
 def test_r93_stop_and_resume_equals_not_stopping(tmp_path: Path, env: str, settings: dict[str, Any], at: int) -> None:
     whole = train(tmp_path / "whole", env, settings=settings)

@@ -60,7 +60,7 @@ class PPOLearner:
         return self.step.num_updates
 
     def is_due(self) -> bool:
-        return self.rollout.available >= self.rollout.num_rows
+        return self.rollout.available >= self.rollout.due
 
     def call(self, steps: int, tails: Tail | TailsOf | None = None, version: int | None = None) -> bool:
         """Learns from one rollout if it is complete; `steps` of the run are done.
@@ -76,8 +76,9 @@ class PPOLearner:
         self.clip = self.config.ppo.clip * (1 - share_done if self.config.ppo.clip_schedule == "linear" else 1.0)
         if self.reward_scale is not None:
             rows.reward = self.reward_scale(rows)
-        fresh = self.prepared(rows)
-        batch = _joined([fresh, *(self.prepared(earlier) for earlier in self._kept)]) if self._kept else fresh
+        earlier = [self.prepared(kept) for kept in self._kept]
+        fresh = self.prepared(rows)  # last: the figures are its
+        batch = _joined([fresh, *earlier]) if earlier else fresh
         self._kept.append(rows)
         self.epochs_done = self.samples_done = 0
         for _ in range(self.config.ppo.epochs):

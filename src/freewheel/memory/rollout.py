@@ -16,6 +16,8 @@ Array = np.ndarray[Any, Any]
 # Words before a row's fields: {reward, flags}, step, version, priority.
 META_WORDS = 4
 TERMINATED, TRUNCATED = 1, 2
+# Episodes may end at any row, and each look for them costs about as much as four rows do to collect (CartPole, 8 lanes).
+LOOKS = 16
 # Columns that the actor writes beside the spaces' fields.
 EXTRA: dict[str, tuple[str, tuple[int, ...]]] = {"log_prob": ("float32", ()), "value": ("float32", ())}
 
@@ -88,6 +90,7 @@ class Rollout:
         self.by_episodes, self.longest = by_episodes, (lanes.lane_rows - stack) // 2
         self.available = 0  # rows whose outcome is known, as far as the actor has told
         self.running = 0  # those of episodes that had not ended when it was last looked, which are not available
+        self.due = num_rows  # with so many available the next rollout may be complete
         self.overwritten = self.stale = self.lost = 0
         self._stack, self._slots = stack, lanes.lane_rows + 1
         self._base = np.array([lanes.core.base(lane) for lane in range(lanes.num_lanes)], np.int64)
@@ -129,6 +132,7 @@ class Rollout:
         over = int(kept.sum()) - self.num_rows
         if over < 0:
             self.available = over + self.num_rows
+            self.due = self._due()
             return None
         if self.by_episodes:
             over = 0
@@ -159,27 +163,34 @@ class Rollout:
         self._check_intact(first)
         self._first = first + used
         self.available = over
+        self.due = self._due()
         return made
 
     def skip(self) -> None:
         """Leaves out all rows there are: for a learner that cannot know which of them its predecessor had."""
         heads = self._heads()
         self.lost += int((heads - self._oldest(heads)).sum())
-        self._first, self.available = heads, 0
+        self._first, self.available, self.running = heads, 0, 0
+        self.due = self._due()
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint, beside the lanes' own rows."""
         counts = {"overwritten": self.overwritten, "stale": self.stale, "lost": self.lost}
-        return {"first": self._first.tolist(), "available": self.available, **counts}
+        return {"first": self._first.tolist(), "available": self.available, "due": self.due, **counts}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         self._first = np.array(state["first"], np.int64).reshape(self._base.shape)
-        self.available = int(state["available"])
+        self.available, self.due = int(state["available"]), int(state.get("due", self.num_rows))
         self.overwritten, self.stale, self.lost = (int(state[name]) for name in ("overwritten", "stale", "lost"))
 
     def figures(self) -> dict[str, float]:
         """Rows that were left out so far, by reason."""
         return {"overwritten_rows": self.overwritten, "stale_rows": self.stale, "lost_rows": self.lost}
+
+    def _due(self) -> int:
+        """Episodes that run may end with their next rows, which are then available all at once: looked for some times per rollout."""
+        soonest = max(self.num_rows - self.running, self.available + max(self.num_rows // LOOKS, 1))
+        return min(soonest, self.num_rows) if self.by_episodes else self.num_rows
 
     def _hold(self, kept: Array, used: Array, ends: Array) -> int:
         """Takes the rows of episodes that still run out; how many they are."""

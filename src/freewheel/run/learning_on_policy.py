@@ -93,7 +93,7 @@ class OnPolicyLearning(LearnerLife):
         has_learned = learner.call(self._due_at, self.job.tails.of, self.job.board.version)
         # `seen` was looked at first, so this is never more than was handed out.
         handed = seen - learner.rollout.available
-        self._due_at = handed + learner.rollout.num_rows
+        self._due_at = handed + learner.rollout.due
         if has_learned:
             done = learner.updates - before
             governor.add_updates(done)
