@@ -146,6 +146,20 @@ def test_a_mask_without_an_allowed_action_names_lane_and_step() -> None:
         parts.actor.receive(0)
 
 
+@pytest.mark.parametrize("stack", [1, 2])
+def test_nothing_is_allowed_is_no_choice_for_the_greedy_policy_either(stack: int) -> None:
+    with built(partial(Masked, spaces.MultiDiscrete([2, 3]), lonely=True), **{"world.stack": stack}) as parts:
+        parts.actor.receive(0)
+        seen = {name: rows.copy() for name, rows in parts.actor._seen.items()}
+        parts.actor.sampler.greedy(seen)
+        mask = seen["obs.action_mask"]
+        mask.reshape(4, -1)[2, :-5] = 0  # an older one counts for nothing
+        parts.actor.sampler.greedy(seen)
+        mask.reshape(4, -1)[2, -3:] = 0
+        with pytest.raises(EnvError, match=r"observation 2 of 4 has an action_mask without .* places 2 to 4"):
+            parts.actor.sampler.greedy(seen)
+
+
 @pytest.mark.parametrize("is_normal", [True, False])
 def test_a_lane_draws_the_same_in_whatever_company(is_normal: bool) -> None:
     together = LaneNoise(3, 3, 2, is_normal=is_normal)

@@ -9,7 +9,7 @@ import numpy as np
 
 from freewheel.actors.history import History
 from freewheel.actors.loop import ENV, INFER, ROWS, ROWS_BEGUN, WRITE, learned
-from freewheel.actors.sample import Sampler
+from freewheel.actors.sample import Sampler, first_forbidden
 from freewheel.config import WorldConfig
 from freewheel.errors import EnvError
 from freewheel.memory.lanes import Writer
@@ -107,13 +107,11 @@ class RolloutActor:
         self._count(ROWS, len(lanes))
 
     def _check_mask(self, ready: Ready) -> None:
-        mask = ready.obs[self._mask or ""].reshape(len(ready.lanes), -1)
-        for first, end in self._spans:
-            allowed = mask[:, first:end].any(1)
-            if not allowed.all():
-                lane = int(ready.lanes[int(np.flatnonzero(~allowed)[0])])
-                which = f" among its places {first} to {end - 1}" if len(self._spans) > 1 else ""
-                raise EnvError(
-                    f"{self.world.name} (lane {lane + self._first_lane}) gave an action_mask without an allowed action{which}, "
-                    f"at step {self.episodes.length_of(lane)} of its episode. Allow at least one, or end the episode there."
-                )
+        found = first_forbidden(ready.obs[self._mask or ""], self._spans)
+        if found is not None:
+            row, what = found
+            lane = int(ready.lanes[row])
+            raise EnvError(
+                f"{self.world.name} (lane {lane + self._first_lane}) gave {what}, at step {self.episodes.length_of(lane)} of "
+                "its episode. Allow at least one, or end the episode there."
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,8 @@ import torch
 
 from freewheel.actors.noise import LaneNoise
 from freewheel.algos.distributions import Actions
-from freewheel.nets.actor_critic import ActorCritic
+from freewheel.errors import EnvError
+from freewheel.nets.actor_critic import MASK, ActorCritic
 from freewheel.nets.fast_mlp import fast_forward
 from freewheel.nets.inputs import as_tensors
 
@@ -33,6 +34,7 @@ class Sampler:
         self.net, self.actions = net, actions
         self.noise = LaneNoise(seed, num_lanes, actions.num_noise, is_normal=actions.is_normal, first_lane=first_lane)
         self._fast = fast_forward(net)
+        self._mask = None if net.rest is None else f"obs.{MASK}"
 
     def outputs(self, obs: Mapping[str, Array]) -> Array:
         """[k, num_outputs + 1] of the network."""
@@ -52,4 +54,19 @@ class Sampler:
 
     def greedy(self, obs: Mapping[str, Array]) -> Array:
         """The likeliest action of each row, as the env takes it."""
+        if self._mask is not None and (found := first_forbidden(obs[self._mask], self.actions.spans)) is not None:
+            raise EnvError(
+                f"observation {found[0]} of {len(obs[self._mask])} has {found[1]}. Allow at least one, or end the episode there."
+            )
         return self.actions.for_env(self.actions.best(self.outputs(obs)[:, :-1]))
+
+
+def first_forbidden(mask: Array, spans: Sequence[tuple[int, int]]) -> tuple[int, str] | None:
+    """The first row that may take no action at all, and what is wrong with it. Of stacked masks the newest counts."""
+    newest = mask.reshape(len(mask), -1)[:, -spans[-1][1] :]
+    for first, end in spans:
+        allowed = newest[:, first:end].any(1)
+        if not allowed.all():
+            which = f" among its places {first} to {end - 1}" if len(spans) > 1 else ""
+            return int(np.flatnonzero(~allowed)[0]), f"an action_mask without an allowed action{which}"
+    return None
