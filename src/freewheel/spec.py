@@ -12,6 +12,8 @@ from gymnasium import spaces
 from freewheel.errors import ConfigError
 
 Space = spaces.Space[Any]
+# The field of a Dict observation that says which actions are allowed.
+MASK = "action_mask"
 
 
 @dataclass(frozen=True)

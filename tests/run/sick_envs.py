@@ -35,6 +35,31 @@ class Well(gymnasium.Env[Any, Any]):
         return self.obs(), 1.0, self.num_steps >= 10, False, {}
 
 
+class Strict(gymnasium.Env[Any, Any]):
+    """Well, but refuses what its mask forbids: all but two actions of nine."""
+
+    observation_space: Any = spaces.Dict(
+        {"see": spaces.Box(-1, 1, (3,), np.float32), "action_mask": spaces.MultiBinary(9)}
+    )
+    action_space: Any = spaces.Discrete(9, start=4)
+
+    def see(self) -> Any:
+        self.mask = np.zeros(9, np.int8)
+        self.mask[self.np_random.choice(9, 2)] = 1
+        return {"see": np.zeros(3, np.float32), "action_mask": self.mask}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.num_steps = 0
+        return self.see(), {}
+
+    def step(self, action: Any) -> Any:
+        if not self.mask[action - 4]:
+            raise ValueError(f"action {action} is forbidden")
+        self.num_steps += 1
+        return self.see(), 1.0, self.num_steps >= 10, False, {}
+
+
 class Raises(Well):
     def step(self, action: Any) -> Any:
         if self.num_steps == 5:

@@ -55,6 +55,14 @@ def problems(facts: dict[str, Fact]) -> list[Fact]:
     return [fact for fact in facts.values() if fact.state == "problem"]
 
 
+def test_an_env_that_refuses_forbidden_actions_is_stepped_as_the_policy_would() -> None:
+    found = examined("sick_envs:Strict", algo="ppo")
+    assert problems(found) == []
+    assert "could not be measured" not in found["world"].shown
+    (problem,) = problems(examined("sick_envs:Strict", algo="dqn"))  # which does not look at the mask
+    assert "is forbidden" in problem.shown
+
+
 def test_a_good_env() -> None:
     found = examined("sick_envs:Well", runtime="sequential", world__lanes=3)
     assert {fact.state for fact in found.values()} == {"ok"}

@@ -11,9 +11,10 @@ import torch
 from freewheel.actors.noise import LaneNoise
 from freewheel.algos.distributions import Actions
 from freewheel.errors import EnvError
-from freewheel.nets.actor_critic import MASK, ActorCritic
+from freewheel.nets.actor_critic import ActorCritic
 from freewheel.nets.fast_mlp import fast_forward
 from freewheel.nets.inputs import as_tensors
+from freewheel.spec import MASK
 
 Array = np.ndarray[Any, Any]
 

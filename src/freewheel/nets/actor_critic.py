@@ -19,10 +19,8 @@ from freewheel.nets.impala import ImpalaBody
 from freewheel.nets.inputs import Obs, Vector, is_image, leaves
 from freewheel.nets.layers import begin
 from freewheel.nets.mlp import dense
-from freewheel.spec import Space
+from freewheel.spec import MASK, Space
 
-# The field of a Dict observation that says which actions are allowed.
-MASK = "action_mask"
 # In place of a forbidden action's logit: its chance is 0 in float32, and all sums stay finite.
 FORBIDDEN = -1e9
 NORM_BOUND = 10.0

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from freewheel import _core
-from freewheel.nets.actor_critic import FORBIDDEN, MASK, NORM_BOUND, NORM_EPS, ActorCritic
+from freewheel.nets.actor_critic import FORBIDDEN, NORM_BOUND, NORM_EPS, ActorCritic
 from freewheel.nets.inputs import Numbers
+from freewheel.spec import MASK
 
 Array = np.ndarray[Any, Any]
 Forward = Callable[[Mapping[str, Array]], Array]

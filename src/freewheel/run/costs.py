@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from freewheel.spec import Space
+from freewheel.worlds.legal import Legal
 from freewheel.worlds.world import Array, World
 
 NUM_ACTIONS = 512
@@ -61,23 +62,25 @@ def _usage() -> resource.struct_rusage:
     return resource.getrusage(resource.RUSAGE_SELF)
 
 
-def costs_of_env(env: Any, budget_s: float, go_on: Callable[[], None]) -> Costs:
-    """Of a plain env, step by step."""
+def costs_of_env(env: Any, budget_s: float, go_on: Callable[[], None], by_mask: bool = False) -> Costs:
+    """Of a plain env, step by step; with `by_mask` actions are such as its mask allows."""
     pool = actions_of(env.action_space)
     # As a lane gives them: an int, or an array of the env's own.
     actions = pool.tolist() if isinstance(env.action_space, spaces.Discrete) else list(pool.copy())
     clock = time.perf_counter_ns
     steps: list[float] = []
     resets: list[float] = []
-    env.reset(seed=0)
+    legal = legal_for(env.observation_space, env.action_space, by_mask)
+    observed, _ = env.reset(seed=0)
     meter = _Meter()
     for i in paced(budget_s, go_on):
+        action = actions[i % NUM_ACTIONS] if legal is None else legal.one(actions[i % NUM_ACTIONS], observed)
         began = clock()
-        _, _, terminated, truncated, _ = env.step(actions[i % NUM_ACTIONS])
+        observed, _, terminated, truncated, _ = env.step(action)
         ended = clock()
         steps.append((ended - began) / 1e3)
         if terminated or truncated:
-            env.reset(seed=len(resets) + 1)
+            observed, _ = env.reset(seed=len(resets) + 1)
             resets.append((clock() - ended) / 1e3)
     return meter.costs(steps, resets)
 
@@ -95,20 +98,28 @@ def costs_of_world(driver: Driver, budget_s: float, go_on: Callable[[], None]) -
 
 
 class Driver:
-    """Steps a world with random actions."""
+    """Steps a world with random actions; with `by_mask` with such as the env's mask allows."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, by_mask: bool = False) -> None:
         self.world = world
         self.steps = self.episodes = 0
         self._actions = actions_of(world.action_space)
+        self._legal = legal_for(world.obs_space, world.action_space, by_mask)
         self._ready = world.recv()
 
     def step(self) -> None:
         lanes = self._ready.lanes
-        self.world.send(lanes, self._actions[(self.steps + np.arange(len(lanes))) % NUM_ACTIONS])
+        actions = self._actions[(self.steps + np.arange(len(lanes))) % NUM_ACTIONS]
+        self.world.send(lanes, actions if self._legal is None else self._legal.rows(actions, self._ready.obs))
         self._ready = self.world.recv()
         self.steps += len(lanes)
         self.episodes += 0 if self._ready.ended is None else len(self._ready.ended.lanes)
+
+
+def legal_for(obs_space: Space, action_space: Space, by_mask: bool) -> Legal | None:
+    """None where the policy would not look at a mask, or there is none."""
+    legal = Legal(obs_space, action_space) if by_mask else None
+    return legal if legal is not None and legal.has_mask else None
 
 
 def paced(budget_s: float, go_on: Callable[[], None]) -> Iterator[int]:

@@ -25,7 +25,7 @@ from freewheel.config import ON_POLICY, Config, from_dict
 from freewheel.errors import ConfigError, EnvError, FreewheelError
 from freewheel.memory.lanes import forecast_bytes
 from freewheel.memory.segment import allowed_bytes, format_bytes
-from freewheel.run.costs import Costs, Driver, actions_of, costs_of_env, costs_of_world, paced
+from freewheel.run.costs import Costs, Driver, actions_of, costs_of_env, costs_of_world, legal_for, paced
 from freewheel.run.facts import Fact
 from freewheel.run.layout import Layout, choose
 from freewheel.run.machine import SOFTWARE, num_cores
@@ -137,7 +137,7 @@ def _facts(config: Config, stage: Stage, tell: Tell) -> Iterator[Fact]:
     yield Fact(ENV, "network", f"{count:,} weights for {config.algo}", count)
     yield _replay(world, config)
     stage("resetting it")
-    driver = Driver(world)
+    driver = Driver(world, by_mask=config.algo in ON_POLICY)  # who acts by values does not look at a mask
     stage("stepping it")
     yield _contract(driver, lambda: stage("stepping it"))
     stage("choosing its world")
@@ -282,14 +282,14 @@ def _costs(driver: Driver, config: Config, is_pool: bool, stage: Stage) -> Itera
         return
     env = make_env(config.env, config.world)
     try:
-        yield from _cost_facts(costs_of_env(env, COSTS_S, go_on), config, is_pool)
+        yield from _cost_facts(costs_of_env(env, COSTS_S, go_on, by_mask=config.algo in ON_POLICY), config, is_pool)
         if env.render_mode == "human":
             cure = "A window slows every step: leave render_mode out, and see the agent with freewheel play."
             yield Fact(ENV, "rendering", "render_mode is human", "human", "warning", cure)
         stage("pickling it")
         yield _pickling(env)
         stage("repeating it")
-        yield _repeats(env)
+        yield _repeats(env, config.algo in ON_POLICY)
     finally:
         env.close()
 
@@ -327,9 +327,9 @@ def _pickling(env: Any) -> Fact:
     return Fact(ENV, "processes", f"{BY_NAME}; an env object can be pickled too", True)
 
 
-def _repeats(env: Any) -> Fact:
+def _repeats(env: Any, by_mask: bool) -> Fact:
     """Whether the same seed and actions lead to the same numbers: runs repeat and resume exactly only then."""
-    if _episode(env) == _episode(env):
+    if _episode(env, by_mask) == _episode(env, by_mask):
         return Fact(ENV, "seed", "the same seed and actions gave the same episode", True)
     cure = (
         "Runs will not repeat or resume exactly: draw all that is random from self.np_random, which reset(seed=) sets."
@@ -337,13 +337,14 @@ def _repeats(env: Any) -> Fact:
     return Fact(ENV, "seed", "the same seed and actions gave another episode", False, "warning", cure)
 
 
-def _episode(env: Any) -> list[bytes]:
+def _episode(env: Any, by_mask: bool) -> list[bytes]:
+    legal = legal_for(env.observation_space, env.action_space, by_mask)
     observed, _ = env.reset(seed=1)
     seen = [_bytes(observed)]
     for action in actions_of(env.action_space)[:REPEAT_STEPS]:
-        observed, reward, terminated, truncated, _ = env.step(
-            int(action) if isinstance(env.action_space, spaces.Discrete) else action.copy()
-        )
+        taken = int(action) if isinstance(env.action_space, spaces.Discrete) else action.copy()
+        taken = taken if legal is None else legal.one(taken, observed)
+        observed, reward, terminated, truncated, _ = env.step(taken)
         seen.append(_bytes(observed) + repr(float(reward)).encode())
         if terminated or truncated:
             break

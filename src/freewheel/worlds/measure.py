@@ -16,6 +16,7 @@ import numpy as np
 from freewheel.config import WorldConfig
 from freewheel.errors import FreewheelError
 from freewheel.spec import Space
+from freewheel.worlds.legal import Legal
 from freewheel.worlds.vector import VectorWorld
 
 STEP_S = 0.12  # that one copy is stepped for
@@ -56,16 +57,17 @@ class Choice:
 
 
 def measure_env(env: gymnasium.Env[Any, Any]) -> Cost:
-    """Steps one copy with random actions, resets included."""
+    """Steps one copy with random actions of those that it allows, resets included."""
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(64)]
-    env.reset(seed=0)
+    legal = Legal(env.observation_space, env.action_space)
+    observed, _ = env.reset(seed=0)
     began_s, core_s, waits = time.perf_counter(), time.process_time(), _num_waits()
     steps, took_s = 0, 0.0
     while took_s < STEP_S and not (steps >= LEAST_STEPS and took_s > STEP_S / 2 and took_s / steps > STEP_S / 4):
-        _, _, terminated, truncated, _ = env.step(actions[steps % 64])
+        observed, _, terminated, truncated, _ = env.step(legal.one(actions[steps % 64], observed))
         if terminated or truncated:
-            env.reset()
+            observed, _ = env.reset()
         steps += 1
         took_s = time.perf_counter() - began_s
     core_s = (time.process_time() - core_s) / steps
@@ -79,11 +81,12 @@ def measure_vector(world: VectorWorld) -> float:
     """Seconds per row of a vector env."""
     world.action_space.seed(0)
     actions = np.stack([np.asarray(world.action_space.sample()) for _ in range(world.num_lanes)])
+    legal = Legal(world.obs_space, world.action_space)
     ready = world.recv()
     began_s = time.perf_counter()
     rows, took_s = 0, 0.0
     while took_s < VECTOR_S:
-        world.send(ready.lanes, actions[: len(ready.lanes)])
+        world.send(ready.lanes, legal.rows(actions[: len(ready.lanes)], ready.obs))
         ready = world.recv()
         rows += len(ready.lanes)
         took_s = time.perf_counter() - began_s

@@ -1,0 +1,55 @@
+"""Actions that an env's own mask allows, for those who step it at random: an env may refuse the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from freewheel.spec import MASK, Space
+from freewheel.worlds.world import Array
+
+
+class Legal:
+    """Moves each choice that is forbidden on to the next one that is allowed. Envs without a mask get what was drawn."""
+
+    def __init__(self, obs_space: Space, action_space: Space) -> None:
+        self._counts, self._starts = _choices(action_space)
+        mask = obs_space.spaces.get(MASK) if isinstance(obs_space, spaces.Dict) else None
+        size = -1 if mask is None else int(np.prod(mask.shape or (), dtype=np.int64))
+        self.has_mask = size == sum(self._counts) > 0
+
+    def rows(self, actions: Array, obs: dict[str, Array]) -> Array:
+        """Of actions [k, ...], by the rows' fields."""
+        return self._moved(actions, obs[f"obs.{MASK}"]) if self.has_mask else actions
+
+    def one(self, action: Any, observed: Any) -> Any:
+        """Of one action, as an env takes it, by an observation as it gives it."""
+        if not self.has_mask:
+            return action
+        moved = self._moved(np.asarray(action)[None], np.asarray(observed[MASK])[None])[0]
+        return int(moved) if isinstance(action, int) else moved
+
+    def _moved(self, actions: Array, mask: Array) -> Array:
+        places, allowed = actions.reshape(len(actions), -1) - self._starts, mask.reshape(len(mask), -1) != 0
+        first = 0
+        for i, count in enumerate(self._counts):
+            ahead = (places[:, i, None] + np.arange(count)) % count
+            places[:, i] += np.take_along_axis(allowed[:, first : first + count], ahead, 1).argmax(1)
+            places[:, i] %= count
+            first += count
+        moved: Array = (places + self._starts).astype(actions.dtype).reshape(actions.shape)
+        return moved
+
+
+def _choices(space: Space) -> tuple[list[int], Array]:
+    """How many places each choice has, and the number of its first one."""
+    if isinstance(space, spaces.Discrete):
+        return [int(space.n)], np.array([space.start], np.int64)
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.nvec.reshape(-1).tolist(), np.asarray(space.start, np.int64).reshape(-1)
+    if isinstance(space, spaces.MultiBinary):
+        size = int(np.prod(space.shape, dtype=np.int64))
+        return [2] * size, np.zeros(size, np.int64)
+    return [], np.zeros(0, np.int64)
