@@ -195,12 +195,13 @@ def test_a_killed_worker_is_replaced_and_its_lanes_are_cut(is_in_flight: bool) -
 @pytest.mark.parametrize("fault", ["die", "hang"])
 def test_a_worker_that_dies_or_hangs_in_a_step_is_replaced(tmp_path: Path, fault: str) -> None:
     sick = partial(Told, fault, once=str(tmp_path / "done"))
-    world = pool([Told, sick, Told, Told], 2, step_timeout_s=0.5)
+    world = pool([Told, sick, Told, Told], 2, step_timeout_s=0.5, first_lane=40)
     ready = until(world, lambda ready: ready.ended is not None)
     assert ready.ended is not None
     assert set(ready.ended.lanes.tolist()) <= {0, 1}
     (note,) = world.take_notes()
-    assert ("died by SIGKILL" if fault == "die" else "finished none of lanes") in note
+    assert ", lanes 40-41) " in note  # as the run numbers them
+    assert ("died by SIGKILL" if fault == "die" else "finished none of lanes 4") in note
     answer(world, ready)
     until(world, lambda ready: 1 in ready.lanes and bool(ready.obs["obs"][ready.lanes.tolist().index(1), 1] > 5))
     assert world.num_restarts == 1

@@ -113,9 +113,10 @@ def choose(
     cost, lanes = _try_env(make), config.lanes
     inline = replace(config, kind="inline", workers=0, threads=0)
     wants_pool = config.kind == "pool" or config.workers > 0 or config.threads > 0
-    if cost is None:  # the world itself will say what is wrong
+    if isinstance(cost, Exception):
         pool, _ = _pool(config, Cost(STEP_S, STEP_S, False), cores)
-        return Choice(pool if wants_pool else inline, "its step could not be measured.")
+        why = f"its step could not be measured ({type(cost).__name__}: {cost})."
+        return Choice(pool if wants_pool else inline, why)
     pool, pool_rate = _pool(config, cost, cores)
     spread = f"{_step(cost)} and {_uses(cost)}: a pool of {_many(pool)} for {lanes} lanes."
     if wants_pool:
@@ -155,12 +156,13 @@ def _pool(config: WorldConfig, cost: Cost, cores: int) -> tuple[WorldConfig, flo
     return replace(config, kind="pool", workers=workers, threads=threads), rate
 
 
-def _try_env(make: Callable[[], gymnasium.Env[Any, Any]]) -> Cost | None:
+def _try_env(make: Callable[[], gymnasium.Env[Any, Any]]) -> Cost | Exception:
+    """Or why not: an env that breaks in a run too is named by the world then, with lane and step."""
     env = make()
     try:
         return measure_env(env)
-    except Exception:
-        return None
+    except Exception as error:
+        return error
     finally:
         env.close()
 

@@ -273,7 +273,7 @@ class PoolWorld:
             limit_s = max(limit_s, START_S)
         if silent_s <= limit_s:
             return None
-        waiting = ", ".join(str(lane) for lane in span if self._flies[lane])
+        waiting = ", ".join(str(self._first_lane + lane) for lane in span if self._flies[lane])
         return f"finished none of lanes {waiting} for {silent_s:.1f} s (the limit is {limit_s:g} s)"
 
     def _replace(self, old: Member, why: str, now: float) -> None:

@@ -41,7 +41,7 @@ class Member:
     """One worker and its process."""
 
     def __init__(self, task: Task, table: Table) -> None:
-        self.index, self.threads = task.index, task.threads
+        self.index, self.threads, self._first_lane = task.index, task.threads, task.first_lane
         self.span = range(table.spans[task.threads[0]].start, table.spans[task.threads[-1]].stop)
         ours, theirs = multiprocessing.Pipe(duplex=False)
         context = multiprocessing.get_context("forkserver")
@@ -59,7 +59,8 @@ class Member:
         self._moved_s = dict.fromkeys(task.threads, time.monotonic())
 
     def __str__(self) -> str:
-        lanes = f"lane {self.span[0]}" if len(self.span) == 1 else f"lanes {self.span[0]}-{self.span[-1]}"
+        first, last = self._first_lane + self.span[0], self._first_lane + self.span[-1]
+        lanes = f"lane {first}" if first == last else f"lanes {first}-{last}"
         return f"worker {self.index} (pid {self.pid}, {lanes})"
 
     @property
