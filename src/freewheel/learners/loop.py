@@ -65,7 +65,9 @@ class Learner:
         # Calls of the step that one draw from the replay serves.
         self.num_groups = replay.batch_size // (config.learner.batch_size * step.unrolled)
         # In turn a batch that was drawn before its time would be missing from a checkpoint.
-        is_ahead_on_device = step.device.type == "cuda" and config.runtime == "local"
+        # Nor for a team, which moves each worker's rows to a device of its own.
+        is_alone = config.learner.workers < 2
+        is_ahead_on_device = step.device.type == "cuda" and config.runtime == "local" and is_alone
         self._transfer = Transfer(step.device) if is_ahead_on_device else None
         self._has_draws = bool(step.algo.draws(1, torch.Generator()))
 

@@ -17,7 +17,7 @@ from freewheel.run.acting import Acting
 from freewheel.run.acting_on_policy import OnPolicyActing
 from freewheel.run.channel import Channel
 from freewheel.run.job import Job
-from freewheel.run.learning import Learning, build_learner
+from freewheel.run.learning import Learning, build_learner, build_step
 from freewheel.run.learning_on_policy import OnPolicyLearning
 from freewheel.run.profile import profiled
 
@@ -59,12 +59,9 @@ def _help(index: int, life: int, job: Job, channel: Channel) -> Callable[[], Non
 
     def work() -> None:
         assert job.team is not None
-        learner = build_learner(job)
-        try:
-            with profiled(f"worker-{index}", job.folder, job.config.local.profile):
-                help_train(job.team, index, learner.step, lambda: False)
-        finally:
-            learner.replay.close()
+        step = build_step(job, job.placing.workers[index] if job.team.is_apart else job.device)
+        with profiled(f"worker-{index}", job.folder, job.config.local.profile):
+            help_train(job.team, index, step, lambda: False, lambda note: channel.send({"note": note}))
 
     return work
 
