@@ -59,6 +59,26 @@ def test_a_process_is_made_ready_for_its_own_device(monkeypatch: pytest.MonkeyPa
     assert chosen == [torch.device("cuda:1")]
 
 
+class Cuda:
+    def __init__(self, has_nvml: bool) -> None:
+        self.has_nvml = has_nvml
+
+    def memory_reserved(self, device: torch.device) -> int:
+        return 3_000_000_000
+
+    def utilization(self, device: torch.device) -> int:
+        if not self.has_nvml:
+            raise ModuleNotFoundError("nvidia-ml-py does not seem to be installed")
+        return 83
+
+
+def test_the_use_of_a_cuda_device_is_told_as_far_as_it_is_known() -> None:
+    there = torch.device("cuda:1")
+    assert device.use_of(there, Cuda(True)) == {"device_memory_mb": 3000.0, "device_share": 0.83}
+    assert device.use_of(there, Cuda(False)) == {"device_memory_mb": 3000.0}
+    assert device.use_of(torch.device("cpu"), Cuda(True)) == {}
+
+
 def test_a_step_works_on_its_device_wherever_the_batch_lies() -> None:
     """With torch's device that computes nothing: it refuses tensors that were not moved to it."""
     step = make(device="meta")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 import torch
 
 from freewheel.errors import ConfigError
@@ -36,6 +39,16 @@ def pick_device(asked: str, setting: str = "learner.device") -> torch.device:
             f"{setting}={asked} is not there; this machine has {', '.join(numbered)}. Choose one of them, or cuda."
         )
     return device
+
+
+def use_of(device: torch.device, cuda: Any = torch.cuda) -> dict[str, float]:
+    """For the log: memory that torch holds on a CUDA device, and where nvidia-ml-py is installed how busy the device is."""
+    if device.type != "cuda":
+        return {}
+    found = {"device_memory_mb": cuda.memory_reserved(device) / 1e6}
+    with suppress(ModuleNotFoundError):
+        found["device_share"] = cuda.utilization(device) / 100
+    return found
 
 
 def prepare(device: torch.device | str) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from freewheel.config import Config
 from freewheel.learners.adam import check_finite
 from freewheel.learners.ahead import DEPTH, Ahead
+from freewheel.learners.device import use_of
 from freewheel.learners.nested import Nested, nth, rows_at
 from freewheel.learners.ratio import Ratio
 from freewheel.learners.schedule import lr_at
@@ -171,6 +172,7 @@ class Learner:
             "grad_norm": norm.mean().item(),
             "lr": self.lr,
             **outcome.figures(),
+            **use_of(self.step.device),
             **({"ahead_share": self.ahead_share} if self.ahead else {}),
         }
 

@@ -28,7 +28,7 @@ from freewheel.report.episodes import Episode, Window
 from freewheel.report.phases import PHASES, new_ledger
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
-from freewheel.report.usage import Usage
+from freewheel.report.usage import Usage, infer_ms
 from freewheel.run import form_trial, payoff, state
 from freewheel.run.callback import Callback, Moment
 from freewheel.run.channel import Message
@@ -350,6 +350,7 @@ class Local:
             "train/queue_depth": float(max(self._governor.due(), 0)),  # updates that are due
             **{f"learner/{name}": value for name, value in self._figures.items()},
             **self._usage.figures({"steps": moment.step, "updates": moment.updates, "samples": samples}),
+            **infer_ms(actors),
             **self._supervisor.usage(),
             **scalars(self._add_up()),
         }
