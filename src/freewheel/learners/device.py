@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from freewheel.errors import ConfigError
-from freewheel.learners.heap import keep_memory
 
 
 def present() -> list[str]:
@@ -55,8 +54,6 @@ def use_of(device: torch.device, cuda: Any = torch.cuda) -> dict[str, float]:
 def prepare(device: torch.device | str) -> None:
     """Of the calling process, before it computes on the device."""
     device = torch.device(device)
-    if device.type == "cpu":
-        keep_memory()
     if device.type == "cuda":
         # float32 products on tensor cores, and the fastest convolution for shapes that never change.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True

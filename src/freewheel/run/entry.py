@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from freewheel.learners.ahead import work_ahead
+from freewheel.learners.heap import keep_memory
 from freewheel.learners.package import load
 from freewheel.learners.ratio import STEPS, STOP
 from freewheel.learners.workers import help_train
@@ -47,6 +48,7 @@ def _act(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None
 
 def _learn(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None]:
     def work() -> None:
+        keep_memory()
         learning = (OnPolicyLearning if job.is_on_policy else Learning)(job, life, channel)
         with profiled("learner", job.folder, job.config.local.profile):
             learning.run()
@@ -59,6 +61,7 @@ def _help(index: int, life: int, job: Job, channel: Channel) -> Callable[[], Non
 
     def work() -> None:
         assert job.team is not None
+        keep_memory()
         step = build_step(job, job.placing.workers[index] if job.team.is_apart else job.device)
         with profiled(f"worker-{index}", job.folder, job.config.local.profile):
             help_train(job.team, index, step, lambda: False, lambda note: channel.send({"note": note}))
