@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from freewheel.config import Config, assemble, from_dict, on_policy, parts, to_dict
+from freewheel.config import Config, assemble, from_dict, local, on_policy, parts, to_dict
 from freewheel.config.assemble import known, presets, read_preset
 from freewheel.config.check import RANGES, unused
 from freewheel.errors import ConfigError
@@ -100,6 +100,19 @@ def test_what_cannot_work_is_refused_with_the_cure(given: dict[str, Any], part: 
     assert part in refused(given)
 
 
+def test_devices_go_by_their_names() -> None:
+    config = assemble(NO_ENV, {"learner.device": "cuda:1", "local.act_device": "cuda"})
+    assert (config.learner.device, config.local.act_device) == ("cuda:1", "cuda")
+    assert "learner.device='gpu' must be auto, cpu, mps, cuda or one such as cuda:1" in refused(
+        {"learner.device": "gpu"}
+    )
+    assert "learner.device='cuda:x'" in refused({"learner.device": "cuda:x"})
+    assert "local.act_device='auto' must be cpu, cuda" in refused({"local.act_device": "auto"})
+    together = {"local.act_device": "cuda", "local.act_precision": "int8"}
+    assert "local.act_precision=int8 is for actors on the CPU" in refused(together)
+    assert "local.act_device was given" in refused({"algo": "ppo", "local.act_device": "cuda"})
+
+
 @pytest.mark.parametrize("name", sorted(RANGES))
 def test_every_range_is_kept(name: str) -> None:
     least, most = RANGES[name]
@@ -144,7 +157,7 @@ def test_a_saved_config_comes_back() -> None:
 
 def test_every_setting_says_what_it_is() -> None:
     """`--help` shows these sentences."""
-    nodes = [node for module in (on_policy, parts) for node in ast.parse(Path(module.__file__).read_text()).body]
+    nodes = [node for module in (local, on_policy, parts) for node in ast.parse(Path(module.__file__).read_text()).body]
     for cls in [node for node in nodes if isinstance(node, ast.ClassDef)]:
         for node, following in zip(cls.body, [*cls.body[1:], None], strict=True):
             if not isinstance(node, ast.AnnAssign):

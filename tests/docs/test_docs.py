@@ -20,7 +20,7 @@ import pytest
 import tyro
 
 import freewheel
-from freewheel.config import assemble, image, on_policy, parts
+from freewheel.config import assemble, image, local, on_policy, parts
 from freewheel.config.assemble import known
 
 ROOT = Path(__file__).parents[2]
@@ -190,7 +190,7 @@ class Setting:
 
 def settings_list() -> list[Setting]:
     """All settings in the order of config/parts.py, with the sentence below each."""
-    sources = [inspect.getsource(module) for module in (image, on_policy, parts)]
+    sources = [inspect.getsource(module) for module in (image, local, on_policy, parts)]
     nodes = [node for source in sources for node in ast.parse(source).body]
     classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
     sections = [(f"{f.name}.", part_of(f)) for f in dataclasses.fields(parts.Config) if part_of(f) is not None]

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from freewheel.report.usage import Usage
+from freewheel.report.phases import COUNTERS, PHASES, new_ledger
+from freewheel.report.usage import Usage, infer_ms
 
 
 def test_rates_and_shares_are_since_the_last_look() -> None:
@@ -29,3 +30,17 @@ def test_work_shows_as_cpu() -> None:
     usage = Usage()
     sum(i * i for i in range(300_000))
     assert usage.figures({})["process/cpu_share"] > 0.1
+
+
+def test_a_choice_takes_the_time_of_its_phase() -> None:
+    ledger = new_ledger(2)
+    assert infer_ms([ledger.snapshot(0), ledger.snapshot(1)]) == {}
+    for role, choices in ((0, 3), (1, 5)):
+        page = ledger.page(role)
+        page.start(PHASES.index("infer"))
+        page.count(COUNTERS.index("choices"), choices)
+        page.enter(PHASES.index("env"))
+    each = [ledger.snapshot(0), ledger.snapshot(1)]
+    spent_ns = sum(one.phases_ns["infer"] for one in each)
+    assert spent_ns > 0
+    assert infer_ms(each)["time/infer_ms"] == pytest.approx(spent_ns / 8 / 1e6)

@@ -13,12 +13,11 @@ import freewheel
 from freewheel.config import assemble
 from freewheel.errors import ConfigError
 from freewheel.learners.workers import help_train
-from freewheel.run import helping
+from freewheel.run import helping, local
 from freewheel.run.channel import Channel, pair
 from freewheel.run.checkpoint import load_newest
 from freewheel.run.layout import choose
 from freewheel.run.learning import build_learner
-from freewheel.run.local import plan
 
 TINY: dict[str, Any] = {
     "runtime": "local",
@@ -54,7 +53,7 @@ def test_the_faster_number_is_taken(
     monkeypatch.setattr(helping, "LEAST_S", 0.0)
     monkeypatch.setattr(helping, "LEAST_GAIN", least_gain)
     config = assemble("CartPole-v1", {**TINY, "learner.compile": "off"}, "none")
-    job = plan(config, "CartPole-v1", None, None, choose(config, 2))
+    job = local.plan(config, "CartPole-v1", None, None, choose(config, 2))
     team = job.team
     assert team is not None
     learner, other = build_learner(job), build_learner(job)
@@ -84,6 +83,32 @@ def test_the_faster_number_is_taken(
         thread.join(10)
     learner.replay.close()
     other.replay.close()
+
+
+def test_workers_with_a_device_each_share_the_updates_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The CPU stands in for two CUDA devices: everything but the arithmetic goes the way it would go there."""
+    monkeypatch.setattr(local, "pick_device", lambda asked, setting="": torch.device("cuda"))
+    monkeypatch.setattr(local, "cuda_devices", lambda: ["cpu:0", "cpu:1"])
+    run = train(tmp_path, **{"learner.workers": 2, "net.norm": "batch", "local.act_device": "cuda"})
+    assert run.result["updates"] == pytest.approx((run.result["steps"] - 100) / 2, abs=1)
+    tensors = load_newest(run.folder / "checkpoints").tensors
+    counted = [tensor for name, tensor in tensors.items() if name.startswith("net.") and "num_batches" in name]
+    assert counted
+    assert {tensor.item() for tensor in counted} == {float(run.result["updates"])}
+    assert tensors["optimizer.updates"].item() == run.result["updates"]
+
+
+def test_a_job_names_the_devices_of_its_workers_and_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "pick_device", lambda asked, setting="": torch.device("cuda"))
+    monkeypatch.setattr(local, "cuda_devices", lambda: ["cpu:0", "cpu:1", "cpu:2"])
+    given = {**TINY, "learner.workers": 2, "local.act_device": "cuda", "local.actors": 2}
+    config = assemble("CartPole-v1", given, "none")
+    job = local.plan(config, "CartPole-v1", None, None, choose(config, 2))
+    assert job.team is not None
+    assert job.team.is_apart
+    assert (job.device, job.placing.workers, job.placing.actors) == ("cpu:0", ("cpu:0", "cpu:1"), ("cpu:2", "cpu:2"))
 
 
 def test_workers_and_a_compiled_graph_exclude_each_other(tmp_path: Path) -> None:

@@ -233,9 +233,9 @@ def test_a_hurried_end_saves_the_weights_before_the_replay(monkeypatch: pytest.M
 
 
 def test_more_workers_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locals_, "pick_device", lambda asked: torch.device("cuda"))
+    monkeypatch.setattr(locals_, "pick_device", lambda asked, setting="": torch.device("mps"))
     monkeypatch.setattr(locals_.form_trial, "choose", lambda *_: (Form(), "", ""))
-    with pytest.raises(ConfigError, match=r"learner\.workers=2 share updates on the CPU, and learner\.device=cuda"):
+    with pytest.raises(ConfigError, match=r"learner\.workers=2 share updates on .* and learner\.device=mps"):
         job(**{"learner.workers": 2})
 
 

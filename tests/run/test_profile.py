@@ -193,7 +193,8 @@ class FakeJob:
 
     def __init__(self, folder: Path, is_on: bool, steps: int = 0, stop: int = 0) -> None:
         self.folder = folder
-        self.team = object()
+        self.team = SimpleNamespace(is_apart=False)
+        self.device, self.is_on_policy = "cpu", False
         self.ahead = SimpleNamespace(package="none.pt2")
         self.config = SimpleNamespace(steps=100, local=SimpleNamespace(profile=is_on))
         self.counts = SimpleNamespace(value={STEPS: steps, STOP: stop}.__getitem__)
@@ -201,8 +202,8 @@ class FakeJob:
 
 @pytest.mark.parametrize("is_on", [False, True])
 def test_the_helpers_of_the_learner_are_profiled(is_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learner: Any = SimpleNamespace(step=None, replay=SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(entry, "build_learner", lambda job: learner)
+    monkeypatch.setattr(entry, "build_step", lambda job, device: None)
+    monkeypatch.setattr(entry, "keep_memory", lambda: True)
     monkeypatch.setattr(entry, "load", lambda path: None)
     monkeypatch.setattr(entry.torch, "set_num_threads", lambda count: None)  # this process goes on with what it has
     monkeypatch.setattr(entry, "help_train", lambda *given: work(0.1))
@@ -230,3 +231,22 @@ def test_the_process_ahead_ends_by_itself_only_to_write_its_profile(
     job: Any = FakeJob(tmp_path, is_on, steps, stop)
     entry._look_ahead(0, 0, job, None)()  # type: ignore[arg-type]
     assert asked == [ends]
+
+
+def test_a_learner_and_its_helpers_keep_their_memory_before_they_build_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def learning(*given: Any) -> Any:
+        said.append("learner")
+        return SimpleNamespace(run=lambda: None)
+
+    monkeypatch.setattr(entry, "keep_memory", lambda: said.append("keeps"))
+    monkeypatch.setattr(entry, "build_step", lambda job, device: said.append("helper"))
+    monkeypatch.setattr(entry, "help_train", lambda *given: None)
+    monkeypatch.setattr(entry, "Learning", learning)
+    job: Any = FakeJob(tmp_path, False)
+    entry._help(1, 0, job, None)()  # type: ignore[arg-type]
+    entry._learn(0, 0, job, None)()  # type: ignore[arg-type]
+    assert said == ["keeps", "helper", "keeps", "learner"]

@@ -197,3 +197,13 @@ def test_what_cannot_work_is_refused_before_anything_starts(runtime: str, tmp_pa
     with pytest.raises(ConfigError, match="Discrete action space"):
         train(tmp_path, runtime, "Pendulum-v1")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("runtime", "algo"), [("sequential", "dqn"), ("local", "dqn"), ("sequential", "ppo")])
+def test_the_time_of_a_choice_of_actions_is_in_the_log(runtime: str, algo: str, tmp_path: Path) -> None:
+    settings = {"runtime": runtime, "log.folder": str(tmp_path), "log.tensorboard": False, "log.every_s": 0.0}
+    run = freewheel.train("CartPole-v1", algo=algo, steps=2_100, settings={**settings, "eval_episodes": 0})
+    lines = list(csv.DictReader((run.folder / "metrics.csv").read_text().splitlines()))
+    told = [float(line["time/infer_ms"]) for line in lines if line["time/infer_ms"]]
+    assert told
+    assert min(told) > 0

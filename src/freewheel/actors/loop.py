@@ -19,7 +19,7 @@ from freewheel.worlds.world import Ended, Obs, World
 
 Array = np.ndarray[Any, Any]
 ENV, INFER, WRITE = (PHASES.index(name) for name in ("env", "infer", "write"))
-ROWS_BEGUN, ROWS = (COUNTERS.index(name) for name in ("rows_begun", "rows"))
+ROWS_BEGUN, ROWS, CHOICES = (COUNTERS.index(name) for name in ("rows_begun", "rows", "choices"))
 
 
 class Actor:
@@ -66,6 +66,7 @@ class Actor:
         self.epsilon = self.explorer.epsilon(step)
         seen = ready.obs if self.history is None else self.history.push(lanes, ready.obs, ready.first)
         actions = self.infer.act(seen, lanes, *self.explorer.explore(self.epsilon, lanes, ready.first))
+        self._count(CHOICES, 1)
         enter(WRITE)
         never = self._never[: len(lanes)]
         self._append(lanes, {**ready.obs, "action": actions}, ready.reward, never, never, version)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from freewheel.actors.history import History
-from freewheel.actors.loop import ENV, INFER, ROWS, ROWS_BEGUN, WRITE, learned
+from freewheel.actors.loop import CHOICES, ENV, INFER, ROWS, ROWS_BEGUN, WRITE, learned
 from freewheel.actors.sample import Sampler, first_forbidden
 from freewheel.config import WorldConfig
 from freewheel.errors import EnvError
@@ -79,6 +79,7 @@ class RolloutActor:
         ready = self._waiting()
         self._enter(INFER)
         acted = self.sampler.act(self._seen, ready.lanes)
+        self._count(CHOICES, 1)
         self._enter(WRITE)
         never = self._never[: len(ready.lanes)]
         columns = {"action": acted.stored, "log_prob": acted.log_prob, "value": acted.value}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import statistics
@@ -58,7 +59,7 @@ class Case:
             "ours": shown(median(self.ours)),
             "unit": self.unit,
             "peers": {name: shown(median(figures)) for name, figures in self.peers.items()},
-            "ratio": None if ratio is None else shown(ratio),
+            "ratio": None if ratio is None or math.isinf(ratio) else shown(ratio),
         }
         if self.baselines:
             record["baselines"] = {name: shown(median(figures)) for name, figures in self.baselines.items()}
@@ -72,10 +73,14 @@ class Case:
 
 
 def times_better(unit: str, ours: float, rivals: Sequence[float]) -> float | None:
-    """Against the best of the rivals; rates are better when higher, times and sizes when lower."""
+    """Against the best of the rivals; rates and closed accounts are better when higher, times, sizes and counts when lower."""
     if not rivals:
         return None
-    return ours / max(rivals) if unit.endswith("/s") else min(rivals) / ours
+    if unit.endswith(("/s", "closed")):
+        return ours / max(rivals)
+    if ours == 0:  # nothing against nothing is as good
+        return 1.0 if min(rivals) == 0 else math.inf
+    return min(rivals) / ours
 
 
 def median(figures: Sequence[float]) -> float:

@@ -2,13 +2,13 @@
 Takes flags, keywords and preset files; gives one frozen Config to all parts."""
 
 from freewheel.config.assemble import assemble, from_dict, nearest, to_dict
+from freewheel.config.local import LocalConfig
 from freewheel.config.on_policy import ON_POLICY, PPOConfig, RolloutConfig
 from freewheel.config.parts import (
     CheckpointConfig,
     Config,
     ExploreConfig,
     LearnerConfig,
-    LocalConfig,
     LogConfig,
     NetConfig,
     QConfig,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
@@ -207,6 +208,7 @@ def _check_learner(config: Config) -> None:
             f"learner.accumulate={learner.accumulate} must divide learner.batch_size={learner.batch_size} "
             "into equal parts."
         )
+    _check_devices(config)
     if learner.workers > 1 and learner.compile == "on":
         raise ConfigError(
             f"learner.workers={learner.workers} share eager updates; learner.compile=on makes one graph of all of it. "
@@ -222,6 +224,19 @@ def _check_learner(config: Config) -> None:
         raise ConfigError(
             f"replay.rows={replay.rows} over world.lanes={lanes} leaves {replay.rows // lanes} rows a lane; "
             f"q.n_step={config.q.n_step} with world.stack={config.world.stack} needs {needed}. Raise replay.rows."
+        )
+
+
+def _check_devices(config: Config) -> None:
+    learner, local = config.learner, config.local
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", learner.device):
+        raise ConfigError(f"learner.device={learner.device!r} must be auto, cpu, mps, cuda or one such as cuda:1.")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", local.act_device):
+        raise ConfigError(f"local.act_device={local.act_device!r} must be cpu, cuda or one such as cuda:1.")
+    if local.act_device != "cpu" and local.act_precision in ("bf16", "int8"):
+        raise ConfigError(
+            f"local.act_precision={local.act_precision} is for actors on the CPU, and local.act_device={local.act_device}. "
+            "Leave one of them out."
         )
 
 
@@ -314,6 +329,7 @@ def _of_other_algorithms(config: Config) -> dict[str, str]:
     found = dict.fromkeys(names, f"algo={algo} has no use for it")
     found["checkpoint.replay"] = f"algo={algo} has no replay"
     found |= dict.fromkeys(("learner.device", "learner.workers"), f"algo={algo} learns in one process on the CPU")
+    found["local.act_device"] = f"algo={algo} acts on the CPU"
     found["learner.precision"] = f"algo={algo} computes in fp32"
     found |= dict.fromkeys((f"local.{name}" for name in NOT_PPO_LOCAL), f"algo={algo} publishes after each rollout")
     found |= dict.fromkeys(("local.free", "local.slack_steps"), f"algo={algo} goes by rollout.max_lag")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from freewheel.config.image import ImageConfig
+from freewheel.config.local import LocalConfig
 from freewheel.config.on_policy import PPOConfig, RolloutConfig
 
 Algo = Literal["dqn", "qrdqn", "iqn", "c51", "rainbow", "ppo", "appo"]
@@ -273,7 +274,7 @@ class LearnerConfig:
     """Numbers of the network's passes; weights stay float32. auto measures what this machine can do and takes the fastest."""
 
     workers: int = 0
-    """Processes that share the gradient of each batch; 0 measures one against one per core, where an update takes long, and takes the faster."""
+    """Processes that share the gradient of each batch, on CUDA with a device each; 0 measures one against one per core, where an update takes long, and takes the faster; on CUDA one."""
 
     memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
     """cnn, impala: how the learner's images lie in memory, channel by channel or pixel by pixel; the results are the same. auto takes the faster."""
@@ -281,52 +282,8 @@ class LearnerConfig:
     threads: int = 0
     """Threads of torch in the learner; 0 chooses: 1, for images as many as are fastest."""
 
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where the learner computes; auto takes the fastest there is."""
-
-
-@dataclass(frozen=True)
-class LocalConfig:
-    """Roles as processes of their own."""
-
-    actors: int = 0
-    """Actor processes, which share the lanes; 0 chooses by the cores."""
-
-    free: bool = False
-    """Never hold actors back, even when training cannot keep up with the ratio."""
-
-    slack_steps: int = 0
-    """Steps that actors may be ahead of the ratio before they are held back; 0 chooses."""
-
-    prefetch: int = 4
-    """Batches made ready while the learner trains."""
-
-    publish_every_updates: int = 8
-    """Updates between two versions of the weights for the actors."""
-
-    publish_every_s: float = 0.1
-    """Seconds after which a version is published although fewer updates were made."""
-
-    act_precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
-    """Numbers that actors work with; int8 is for linear maps alone. What is not fp32 is told with its speed and how often it chooses the same. auto: bf16 for pictures where the learner has it and it is faster."""
-
-    ahead: bool = True
-    """A process of its own shows the next batches to the target network, once updates are compiled; where the learner's threads leave a core."""
-
-    pin: Literal["auto", "on", "off"] = "auto"
-    """Whether the learner has a core to itself: auto gives it one where others hold it up, and takes it back if that does not help."""
-
-    step_timeout_s: float = 60.0
-    """An actor whose env takes longer for one step is replaced."""
-
-    stall_s: float = 30.0
-    """A role that shows no sign of life for so long is replaced."""
-
-    restarts: int = 3
-    """Times within ten minutes that a role is started anew; one more ends the run."""
-
-    profile: bool = False
-    """Sample where each role spends its time, into the run's folder."""
+    device: str = "auto"
+    """Where the learner computes: cpu, cuda, cuda:1 (the second CUDA device) or mps; auto takes the fastest there is."""
 
 
 @dataclass(frozen=True)

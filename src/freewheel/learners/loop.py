@@ -14,6 +14,7 @@ from torch import Tensor
 from freewheel.config import Config
 from freewheel.learners.adam import check_finite
 from freewheel.learners.ahead import DEPTH, Ahead
+from freewheel.learners.device import use_of
 from freewheel.learners.nested import Nested, nth, rows_at
 from freewheel.learners.ratio import Ratio
 from freewheel.learners.schedule import lr_at
@@ -65,7 +66,9 @@ class Learner:
         # Calls of the step that one draw from the replay serves.
         self.num_groups = replay.batch_size // (config.learner.batch_size * step.unrolled)
         # In turn a batch that was drawn before its time would be missing from a checkpoint.
-        is_ahead_on_device = step.device.type == "cuda" and config.runtime == "local"
+        # Nor for a team, which moves each worker's rows to a device of its own.
+        is_alone = config.learner.workers < 2
+        is_ahead_on_device = step.device.type == "cuda" and config.runtime == "local" and is_alone
         self._transfer = Transfer(step.device) if is_ahead_on_device else None
         self._has_draws = bool(step.algo.draws(1, torch.Generator()))
 
@@ -169,6 +172,7 @@ class Learner:
             "grad_norm": norm.mean().item(),
             "lr": self.lr,
             **outcome.figures(),
+            **use_of(self.step.device),
             **({"ahead_share": self.ahead_share} if self.ahead else {}),
         }
 

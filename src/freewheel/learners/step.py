@@ -114,7 +114,8 @@ class Step:
         `later` is what `self.later` gives, where somebody has worked it out before.
         """
         self._lr.fill_(lr)
-        if self.device.type != "cpu":
+        # A team moves each worker's rows to its device itself.
+        if self.device.type != "cpu" and self.gradient_by == self.gradient:
             batch, draws = moved(batch, self.device), moved(draws, self.device)
         if self._compiled is None or self._is_by_parts:
             return self._update_eagerly({**batch, **(later or {})}, draws)

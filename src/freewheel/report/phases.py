@@ -35,6 +35,7 @@ COUNTERS = (
     "steps",
     "rows_begun",
     "rows",
+    "choices",
     "episodes",
     "fetched",
     "published",

@@ -17,8 +17,10 @@ from freewheel.actors.explore import Explorer
 from freewheel.actors.infer import Infer
 from freewheel.actors.int8 import quantized
 from freewheel.actors.loop import Actor
+from freewheel.actors.on_device import placed
 from freewheel.actors.on_policy import RolloutActor
 from freewheel.errors import EnvError, RoleLost
+from freewheel.learners.device import prepare
 from freewheel.learners.precision import LEAST_GAIN
 from freewheel.learners.ratio import WAIT_S
 from freewheel.memory.lanes import Writer
@@ -199,16 +201,22 @@ class ActorLife(ABC, Generic[A]):
 class Acting(ActorLife[Actor]):
     """An actor of action values, which explores by epsilon or noise."""
 
-    _refresh: Callable[[], None] | None = None  # where it acts in fewer bits: with new weights
+    _refresh: Callable[[], None] | None = None  # where it acts in fewer bits or on a device: with new weights
     _tells = False
 
     def _build(self) -> None:
         config, lanes = self.job.config, self.job.lanes_of(self.index)
         net, algo = build_policy(config, self.job.obs_space, self.job.action_space, self.job.body, self.job.loss)
         self._bound(net)
-        self._infer = Infer(net, algo, self.job.action_space.dtype, self._seed("noise"), len(lanes), lanes.start)
+        device = self.job.placing.actors[self.index]
+        acts: nn.Module = net
+        if device != "cpu":
+            prepare(device)
+            acts, self._refresh = placed(net, self.vector, device)
+        self._infer = Infer(acts, algo, self.job.action_space.dtype, self._seed("noise"), len(lanes), lanes.start)
         self._plain = Infer(net, algo, self.job.action_space.dtype, 0)
-        self._narrow(net)
+        if device == "cpu":
+            self._narrow(net)
         self._explorer = Explorer(
             config.explore,
             len(lanes),

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from freewheel.learners.ahead import work_ahead
+from freewheel.learners.heap import keep_memory
 from freewheel.learners.package import load
 from freewheel.learners.ratio import STEPS, STOP
 from freewheel.learners.workers import help_train
@@ -17,7 +18,7 @@ from freewheel.run.acting import Acting
 from freewheel.run.acting_on_policy import OnPolicyActing
 from freewheel.run.channel import Channel
 from freewheel.run.job import Job
-from freewheel.run.learning import Learning, build_learner
+from freewheel.run.learning import Learning, build_learner, build_step
 from freewheel.run.learning_on_policy import OnPolicyLearning
 from freewheel.run.profile import profiled
 
@@ -47,6 +48,7 @@ def _act(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None
 
 def _learn(index: int, life: int, job: Job, channel: Channel) -> Callable[[], None]:
     def work() -> None:
+        keep_memory()
         learning = (OnPolicyLearning if job.is_on_policy else Learning)(job, life, channel)
         with profiled("learner", job.folder, job.config.local.profile):
             learning.run()
@@ -59,12 +61,10 @@ def _help(index: int, life: int, job: Job, channel: Channel) -> Callable[[], Non
 
     def work() -> None:
         assert job.team is not None
-        learner = build_learner(job)
-        try:
-            with profiled(f"worker-{index}", job.folder, job.config.local.profile):
-                help_train(job.team, index, learner.step, lambda: False)
-        finally:
-            learner.replay.close()
+        keep_memory()
+        step = build_step(job, job.placing.workers[index] if job.team.is_apart else job.device)
+        with profiled(f"worker-{index}", job.folder, job.config.local.profile):
+            help_train(job.team, index, step, lambda: False, lambda note: channel.send({"note": note}))
 
     return work
 

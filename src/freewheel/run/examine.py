@@ -195,7 +195,7 @@ def _update(net: nn.Module, config: Config, layout: Layout) -> Iterator[Fact]:
     elif config.algo in ON_POLICY:
         form = forms.settled(learner, net, max(cores - layout.actors, 1))
     else:
-        device = pick_device("auto").type if learner.device == "auto" else learner.device
+        device = pick_device(learner.device).type
         form = forms.settled(learner, net, cores, device)
         if device == "cpu" and updates_of(config) >= LEAST_UPDATES:
             shown = f"on 1 to {cores} threads, whichever a trial at the start finds fastest"

@@ -17,6 +17,7 @@ from torch import nn
 from freewheel.config import Config
 from freewheel.learners import forms
 from freewheel.learners.forms import Form
+from freewheel.learners.heap import keep_memory
 from freewheel.learners.nested import leaves, nth, num_rows, rows_at, rows_of
 from freewheel.run import role
 from freewheel.run.guard import start_forkserver
@@ -104,6 +105,7 @@ def try_forms(job: Job, open_forms: Sequence[Form]) -> tuple[Times, str]:
 def _child(job: Job, open_forms: Sequence[Form], writer: Connection) -> None:
     role.begin(job.parent, job.owner)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # its death is no news
+    keep_memory()  # as the learner itself
     learner = build_learner(job)
     step, (batch, draws) = (
         learner.step,

@@ -21,8 +21,8 @@ TURN_S = 0.1
 LEAST_GAIN = 1.15
 
 
-def make_team(learner: Learner, num_actions: int, asked: int, cores: int) -> Team | None:
-    """Shared memory for as many workers as may be needed; None where there can only be one."""
+def make_team(learner: Learner, num_actions: int, asked: int, cores: int, is_apart: bool = False) -> Team | None:
+    """Shared memory for as many workers as may be needed, with a device each or not; None where there can only be one."""
     workers = asked or min(cores, learner.config.learner.batch_size)
     if workers < 2 or learner.config.learner.compile == "on":
         return None
@@ -30,7 +30,7 @@ def make_team(learner: Learner, num_actions: int, asked: int, cores: int) -> Tea
     if learner.step.unrolled > 1:
         batch, draws = nth(batch, 0), nth(draws, 0)
     try:
-        return Team(workers, learner.step, batch, draws, num_actions)
+        return Team(workers, learner.step, batch, draws, num_actions, is_apart)
     except ConfigError:
         if asked:
             raise

@@ -15,7 +15,7 @@ from freewheel.report.episodes import Episode
 from freewheel.report.phases import PHASES
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
-from freewheel.report.usage import Usage
+from freewheel.report.usage import Usage, infer_ms
 from freewheel.run.callback import Callback, Moment
 from freewheel.run.on_policy_parts import PolicyParts
 from freewheel.run.parts import Parts
@@ -149,6 +149,7 @@ class InTurn(ABC, Generic[P]):
             "train/ratio": self.ratio(),
             **{f"learner/{name}": value for name, value in self.metrics().items()},
             **self._usage.figures({"steps": moment.step, "updates": moment.updates, "samples": samples}),
+            **infer_ms([self.parts.ledger.snapshot(0)]),
         }
         if isinstance(self.parts.world, PoolWorld):
             figures["train/cut_episodes"] = float(self.parts.world.num_truncated)

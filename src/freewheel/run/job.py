@@ -18,6 +18,7 @@ from freewheel.memory.lanes import Lanes
 from freewheel.memory.tails import Tails
 from freewheel.report.ledger import Ledger
 from freewheel.run.layout import Layout
+from freewheel.run.placing import Placing
 from freewheel.spec import Space
 from freewheel.weights.board import Board
 
@@ -51,7 +52,8 @@ class Job:
     form_key: str = ""  # under which more is remembered of it
     why_precision: str = ""
     why_world: str = ""
-    device: str = "cpu"
+    device: str = "cpu"  # of the learner
+    placing: Placing = field(default_factory=lambda: Placing(("cpu",), ()))
     team: Team | None = None
     ahead: Ahead | None = None
     tails: Tails | None = None  # of on-policy lanes

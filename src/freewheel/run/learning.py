@@ -11,6 +11,7 @@ import torch
 
 from freewheel.errors import FreewheelError
 from freewheel.learners import forms
+from freewheel.learners.device import prepare
 from freewheel.learners.loop import Learner
 from freewheel.learners.ratio import WAIT_S
 from freewheel.learners.step import Step
@@ -41,20 +42,26 @@ COUNTED = ("redraws", "stale_priorities")  # totals that the replay keeps
 AGE = GAUGES.index("sample_age")
 
 
-def build_learner(job: Job, page: Page | None = None) -> Learner:
-    """As the learner's process has it, and as the one that compiles for it."""
+def build_step(job: Job, device: str) -> Step:
+    """As the learner has it, and those who share its gradients."""
     config = job.config
+    prepare(device)
     torch.set_num_threads(job.form.threads)
     net, algo = build_policy(config, job.obs_space, job.action_space, job.body, job.loss)
-    step = Step(
+    return Step(
         net,
         algo,
         config.learner,
         unrolled=updates_together(config),
         precision=job.form.precision,
         memory_format=job.form.memory_format,
-        device=job.device,
+        device=device,
     )
+
+
+def build_learner(job: Job, page: Page | None = None, device: str | None = None) -> Learner:
+    """As the learner's process has it, and as the one that compiles for it; on the job's device, unless another one is named."""
+    config, step = job.config, build_step(job, device or job.device)
     replay: Replay = build_replay(job.lanes, config, step.unrolled, prefetch=config.local.prefetch)
     return Learner(step, replay, config, seed_of(config, "learner"), page)
 

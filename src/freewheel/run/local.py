@@ -16,7 +16,7 @@ from freewheel.config import Config
 from freewheel.errors import ConfigError
 from freewheel.learners import package, precision
 from freewheel.learners.ahead import Ahead
-from freewheel.learners.device import pick_device
+from freewheel.learners.device import cuda_devices, pick_device
 from freewheel.learners.ratio import NUM_COUNTS, STEPS, UPDATES, Ratio, slack_of
 from freewheel.learners.step import seen_later
 from freewheel.memory.counter import Counters
@@ -28,7 +28,7 @@ from freewheel.report.episodes import Episode, Window
 from freewheel.report.phases import PHASES, new_ledger
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
-from freewheel.report.usage import Usage
+from freewheel.report.usage import Usage, infer_ms
 from freewheel.run import form_trial, payoff, state
 from freewheel.run.callback import Callback, Moment
 from freewheel.run.channel import Message
@@ -41,6 +41,7 @@ from freewheel.run.learning import build_learner
 from freewheel.run.machine import num_cores
 from freewheel.run.member import Member
 from freewheel.run.parts import build_policy, forecast, seed_of, updates_together
+from freewheel.run.placing import place
 from freewheel.run.points import arm
 from freewheel.run.profile import profiled
 from freewheel.run.supervisor import Supervisor
@@ -94,18 +95,29 @@ def plan(config: Config, env: Any, body: Any, loss: Loss | None, layout: Layout)
     )
     job.why_world = why_world
     job.device = str(pick_device(config.learner.device))
+    pick_device(config.local.act_device, "local.act_device")
+    job.placing = place(
+        job.device,
+        config.learner.workers,
+        config.local.act_device,
+        layout.lanes_per_actor,
+        config.learner.ratio,
+        cuda_devices(),
+    )
+    is_apart = config.learner.workers > 1 and not job.device.startswith("cpu")
+    if is_apart:
+        job.device = job.placing.workers[0]
     chosen, job.why_precision = "fp32", "the fastest here by the trial of the learner's forms"
     if config.learner.precision != "auto" or not has_images(net):
         chosen, job.why_precision = precision.choose(config.learner.precision, job.device.partition(":")[0])
     job.form, job.why_form, job.form_key = form_trial.choose(job, net, num_cores(), chosen)
     if config.local.act_precision == "bf16" and "why" in (found := precision.tried("bf16", "cpu")):
         raise ConfigError(f"local.act_precision=bf16 does not run on this machine ({found['why']}). Leave it out.")
-    if config.learner.workers > 1 and job.device != "cpu":
-        raise ConfigError(
-            f"learner.workers={config.learner.workers} share updates on the CPU, and learner.device={job.device}. "
-            "Set learner.workers to 1, or learner.device to cpu."
-        )
-    if job.device == "cpu":
+    if is_apart:
+        learner = build_learner(job, device="cpu")  # for its shapes: this process computes on no device
+        job.team = make_team(learner, net.num_actions, config.learner.workers, num_cores(), is_apart)
+        learner.replay.close()
+    elif job.device == "cpu":
         learner = build_learner(job)
         if config.learner.workers != 1 and (config.learner.workers or job.form.threads == 1):
             job.team = make_team(learner, net.num_actions, config.learner.workers, num_cores())
@@ -339,6 +351,7 @@ class Local:
             "train/queue_depth": float(max(self._governor.due(), 0)),  # updates that are due
             **{f"learner/{name}": value for name, value in self._figures.items()},
             **self._usage.figures({"steps": moment.step, "updates": moment.updates, "samples": samples}),
+            **infer_ms(actors),
             **self._supervisor.usage(),
             **scalars(self._add_up()),
         }

@@ -16,7 +16,7 @@ from freewheel.algos.make import make_algo
 from freewheel.config import Config
 from freewheel.errors import ConfigError
 from freewheel.learners import precision
-from freewheel.learners.device import pick_device
+from freewheel.learners.device import pick_device, prepare
 from freewheel.learners.forms import settled_here
 from freewheel.learners.loop import Learner
 from freewheel.learners.step import Step, unrolled
@@ -158,6 +158,7 @@ def _around(world: World, config: Config, body: Any, loss: Loss | None) -> Parts
     lanes = Lanes(spec, world.num_lanes, config.replay.rows // world.num_lanes)
     together = updates_together(config)
     device = pick_device(config.learner.device)
+    prepare(device)
     chosen, why = precision.choose(config.learner.precision, device.type)
     form = settled_here(config.learner, net, num_cores())
     torch.set_num_threads(form.threads)
