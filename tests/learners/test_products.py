@@ -76,7 +76,8 @@ def test_they_are_ours_only_where_torch_has_code_for_others(monkeypatch: pytest.
     assert products.source("vendor_id : AuthenticAMD\nflags : sse2\n") == ""
     assert products.source("") == ""
     wide, narrow = (
-        products.source(f"vendor_id : AuthenticAMD\nflags : fma avx2 {more}\n") for more in ("avx512f avx512vl", "")
+        products.source(f"vendor_id : AuthenticAMD\nflags : fma avx2 {more}\n")
+        for more in ("avx512f avx512vl avx512bw", "")
     )
     assert "FREEWHEEL_VECTOR 16" in wide
     assert "FREEWHEEL_VECTOR 8" in narrow

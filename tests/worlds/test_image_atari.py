@@ -141,3 +141,17 @@ def test_auto_may_take_the_vector_form() -> None:
     one.close()
     many.close()
     assert choose_world("ALE/Pong-v5", replace(preset, lanes=2)).config.kind in ("inline", "pool", "vector")
+
+
+def test_the_vector_form_has_the_threads_that_auto_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    real = gymnasium.make_vec
+
+    def make_vec(*args: Any, **kwargs: Any) -> Any:
+        made.append(kwargs["num_threads"])
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(gymnasium, "make_vec", make_vec)
+    for threads in (0, 2):
+        make_world("ALE/Pong-v5", WorldConfig(kind="vector", lanes=2, image_size=84, threads=threads), 0).close()
+    assert made == [1, 2]

@@ -25,7 +25,7 @@ def choice(cost: Cost, cores: int, *, vector_s: float | None = None, hindrance: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "_try_env", lambda make: cost)
         patch.setattr(measure, "_try_vector", lambda vector, one: vector_s)
-        vector: Any = None if vector_s is None else object()
+        vector: Any = None if vector_s is None else lambda config: None
         actors = given.pop("actors", 1)
         return measure.choose(WorldConfig(**given), lambda: Told(), vector, hindrance, cores, actors)
 
@@ -55,6 +55,21 @@ def test_a_vector_form_is_taken_only_where_it_is_faster() -> None:
     assert choice(SHORT, 2, lanes=8, vector_s=1e-6).config.kind == "vector"
     assert choice(SHORT, 2, lanes=8, vector_s=8e-6).config.kind == "inline"
     assert choice(BUSY, 2, lanes=8, vector_s=1e-4).config.kind == "vector"
+
+
+def test_a_pool_has_to_be_clearly_faster_than_a_vector_form() -> None:
+    """It takes processes, and what it will give is only reckoned."""
+    as_good, slow = 0.55e-3, 0.9e-3  # the pool of two cores: about 0.52 ms a row
+    assert choice(BUSY, 2, lanes=8, vector_s=as_good).config.kind == "vector"
+    assert choice(BUSY, 2, lanes=8, vector_s=slow).config.kind == "pool"
+    kept = choice(BUSY, 2, lanes=8, vector_s=slow, hindrance="it cannot leave.")
+    assert kept.config.kind == "vector" and "cannot leave" not in kept.reason
+
+
+def test_a_vector_form_has_the_cores_that_are_free() -> None:
+    assert choice(BUSY, 4, lanes=8, vector_s=1e-4).config.threads == 4
+    assert choice(BUSY, 4, lanes=2, vector_s=1e-4).config.threads == 2
+    assert choice(BUSY, 4, lanes=8, vector_s=1e-4, actors=3).config.threads == 1
 
 
 def test_actors_that_share_the_lanes_are_counted() -> None:

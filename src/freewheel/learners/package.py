@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from freewheel.errors import ConfigError, FreewheelError
-from freewheel.learners import products
+from freewheel.learners import own_code
 from freewheel.report.processes import is_alive
 
 Function = Callable[..., Sequence[Tensor]]
@@ -103,7 +103,7 @@ def trace(function: Function, args: Sequence[Tensor]) -> torch.fx.GraphModule:
     own: dict[Any, Any] = {}
     if args[0].device.type == "cpu":
         own = {torch.ops.aten.addmm.default: _addmm, torch.ops.aten.tanh.default: _tanh}
-        own |= products.decompositions(_cpuinfo())
+        own |= own_code.decompositions(_cpuinfo())
     return make_fx(function, own, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
 
 
@@ -141,7 +141,7 @@ def _polynomial(x: Tensor, factors: Sequence[float]) -> Tensor:
 def key_of(graph: torch.fx.GraphModule, args: Sequence[Tensor]) -> str:
     """Equal for equal graphs on equal machines: whatever changes the code that comes out changes the key."""
     parts: list[Any] = [graph.code, torch.__version__, torch.get_num_threads(), platform.machine(), cpu()]
-    parts.append(products.source(_cpuinfo()))
+    parts.append(own_code.source(_cpuinfo()))
     parts += [(tuple(arg.shape), arg.stride(), str(arg.dtype), str(arg.device)) for arg in args]
     parts += [(name, value.tolist()) for name, value in sorted(vars(graph).items()) if isinstance(value, Tensor)]
     parts += [(name, value.tolist()) for name, value in graph.named_buffers()]
@@ -177,7 +177,7 @@ def _compile(graph: torch.fx.GraphModule, args: Sequence[Tensor], path: Path) ->
     from torch._inductor import config
 
     # In this process alone: torch's own pool of compile workers outlives the compilation.
-    own = {"compile_threads": 1, "aot_inductor.custom_ops_to_c_shims": products.shims(_cpuinfo())}
+    own = {"compile_threads": 1, "aot_inductor.custom_ops_to_c_shims": own_code.shims(_cpuinfo())}
     with _room(path.parent) as temp, config.patch(own), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about itself
         exported = torch.export.export(graph, tuple(args))

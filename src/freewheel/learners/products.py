@@ -16,7 +16,7 @@ from torch import Tensor
 SOURCE = Path(__file__).with_name("products.hpp")
 # Flags of a processor that must be there, with the floats in its registers and what the compiler calls it.
 KINDS = (
-    ({"avx512f", "avx512vl", "fma"}, 16, "avx512f,avx512vl,avx2,fma"),
+    ({"avx512f", "avx512vl", "avx512bw", "fma"}, 16, "avx512f,avx512vl,avx512bw,avx2,fma"),
     ({"avx2", "fma"}, 8, "avx2,fma"),
 )
 # The generated code declares functions of ours; where it does so the whole text goes in.
@@ -39,23 +39,31 @@ def decompositions(text: str) -> dict[Any, Any]:
 def shims(text: str) -> dict[Any, list[str]]:
     """What the compiler is told of them."""
     code = source(text)
-    if not code:
-        return {}
-    # It writes 'extern "C" { extern', this, and ';}': the braces in between close and open that again.
-    return {torch.ops.freewheel.freewheel_mm.default: [f'{DECLARED};\n}}\n{code}\nextern "C" {{\nextern {DECLARED}']}
+    return {torch.ops.freewheel.freewheel_mm.default: [spliced(DECLARED, code)]} if code else {}
 
 
 def source(text: str) -> str:
     """The code for such a processor, "" where torch's own products are as good, or the compiler is not the one it is written for."""
-    if "AuthenticAMD" not in text or "clang" in os.environ.get("CXX", ""):
+    found = kind(text)
+    if found is None or "AuthenticAMD" not in text:
         return ""
+    floats, target = found
+    given = {"VECTOR": floats, "TARGET": f'"{target}"', "THREADS": torch.get_num_threads()}
+    head = "".join(f"#define FREEWHEEL_{name} {value}\n" for name, value in given.items())
+    return f"#include <algorithm>\n{head}{SOURCE.read_text()}"
+
+
+def kind(text: str) -> tuple[int, str] | None:
+    """The floats in a register and what the compiler calls the processor; None for one, or a compiler, that our code is not written for."""
+    if "clang" in os.environ.get("CXX", ""):
+        return None
     flags = set(next((line for line in text.splitlines() if line.startswith("flags")), "").split())
-    for needed, floats, target in KINDS:
-        if needed <= flags:
-            given = {"VECTOR": floats, "TARGET": f'"{target}"', "THREADS": torch.get_num_threads()}
-            head = "".join(f"#define FREEWHEEL_{name} {value}\n" for name, value in given.items())
-            return f"#include <algorithm>\n{head}{SOURCE.read_text()}"
-    return ""
+    return next(((floats, target) for needed, floats, target in KINDS if needed <= flags), None)
+
+
+def spliced(declared: str, code: str) -> str:
+    """Code where the compiler writes 'extern "C" { extern', what it is given, and ';}': the braces close and open that again."""
+    return f'{declared};\n}}\n{code}\nextern "C" {{\nextern {declared}'
 
 
 def _mm(a: Tensor, b: Tensor) -> Tensor:

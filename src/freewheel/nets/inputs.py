@@ -11,6 +11,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from freewheel.errors import ConfigError
+from freewheel.nets import pixels
 from freewheel.spec import Space
 
 Obs = Tensor | dict[str, Tensor]
@@ -120,6 +121,8 @@ class Image(nn.Module):
         if self.is_channels_last:
             x = x.movedim(-1, -3)
         x = x.reshape(x.shape[0], self.channels, self.height, self.width)
+        if self.memory_format is torch.channels_last and (turned := pixels.beside(x)) is not None:
+            return turned
         # Bytes are moved before they are floats: a quarter of the memory.
         return scaled(x.contiguous(memory_format=self.memory_format))
 

@@ -65,8 +65,8 @@ def make_vector(name: str, spec: EnvSpec, config: WorldConfig, given: dict[str, 
         "stack_num": 1,  # rows keep each frame once and are stacked when they are drawn
         "reward_clipping": False,  # world.reward_clip does that, and returns are shown without it
         "autoreset_mode": AutoresetMode.SAME_STEP,
-        # One: an actor has one core, and there are as many actors as cores to spare.
-        "num_threads": 1,
+        # One unless auto found more to be free: an actor has one core, and there are as many actors as cores to spare.
+        "num_threads": config.threads or 1,
     }
     if twice := sorted(given.keys() & prepared.keys() - {"num_threads"}):
         raise ConfigError(

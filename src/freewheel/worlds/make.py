@@ -107,7 +107,7 @@ def choose_world(env: AnyEnv, config: WorldConfig, cores: int = 0, actors: int =
     name = env_name(env)
     inline = replace(config, kind="inline", lanes=1)
 
-    def vector() -> VectorWorld:
+    def vector(config: WorldConfig) -> VectorWorld:
         return _make_vector_world(name, factory, config, _kwargs(config), 0)
 
     has_vector = isinstance(factory, str) and find_spec(factory).vector_entry_point is not None

@@ -8,6 +8,7 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -101,12 +102,12 @@ def _num_waits() -> int:
 def choose(
     config: WorldConfig,
     make: Callable[[], gymnasium.Env[Any, Any]],
-    vector: Callable[[], VectorWorld] | None,
+    vector: Callable[[WorldConfig], VectorWorld] | None,
     hindrance: str,
     cores: int,
     actors: int = 1,
 ) -> Choice:
-    """What `auto` stands for. `make` makes one env, `vector` the env's own vector form with all lanes.
+    """What `auto` stands for. `make` makes one env, `vector` the env's own vector form with all lanes, and threads if it has some.
 
     `hindrance` says why workers of a pool cannot make this env, "" if they can.
     """
@@ -126,15 +127,16 @@ def choose(
         "too short to be worth a worker's wake-up" if cores > actors and lanes > 1 else "and nobody is free to share it"
     )
     best = Choice(inline, f"{_step(cost)}, {why}: inline.")
-    if pool_rate > GAIN * rate:
-        if hindrance:
-            best = Choice(inline, f"{_step(cost)}, which {_many(pool)} could share, but {hindrance}")
-        else:
-            best, rate = Choice(pool, spread), pool_rate
-    own_s = None if vector is None else _try_vector(vector, cost)
+    own = replace(inline, kind="vector", threads=max(1, min(cores // actors, lanes)))
+    own_s = None if vector is None else _try_vector(partial(vector, own), cost)
     if own_s is not None and actors / own_s > OWN_GAIN * rate:
         why = f"its own vector form takes {_time(own_s)} a row against {_time(actors / rate)}"
-        best = Choice(replace(inline, kind="vector"), f"{_step(cost)}; {why}: vector.")
+        best, rate = Choice(own, f"{_step(cost)}; {why}: vector."), actors / own_s
+    if pool_rate > GAIN * rate:
+        if not hindrance:
+            best = Choice(pool, spread)
+        elif best.config is inline:
+            best = Choice(inline, f"{_step(cost)}, which {_many(pool)} could share, but {hindrance}")
     return best
 
 

@@ -14,10 +14,10 @@ class QuickDiscrete(spaces.Discrete):
 
     def __init__(self, space: spaces.Discrete) -> None:
         super().__init__(space.n, start=space.start, dtype=space.dtype.type)
-        self._least, self._most = int(space.start), int(space.start + space.n - 1)
+        self._kind, self._least, self._most = space.dtype.type, int(space.start), int(space.start + space.n - 1)
 
     def contains(self, x: Any) -> bool:
-        if type(x) is np.int64 and self.dtype == np.int64:
+        if type(x) is self._kind:
             return self._least <= int(x) <= self._most
         return super().contains(x)
 
@@ -33,7 +33,7 @@ class QuickMultiDiscrete(spaces.MultiDiscrete):
         self._count = int(space.nvec.flat[0])
 
     def contains(self, x: Any) -> bool:
-        if type(x) is np.ndarray and x.dtype == np.int64 and x.shape == self.shape:
+        if type(x) is np.ndarray and x.dtype is self.dtype and x.shape == self.shape:
             # Seen without a sign those below 0 are above all others.
             return bool(np.maximum.reduce(x.view(np.uint64), None) < self._count)
         return super().contains(x)
