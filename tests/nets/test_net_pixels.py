@@ -58,7 +58,8 @@ def test_bytes_become_the_same_numbers(text: str, threads: int, cache: None, mon
         torch.set_num_threads(before)
     expected = [pixels.plain(image, dtype) for dtype in (torch.float32, torch.bfloat16) for image in given]
     for one, right in zip(found, expected, strict=True):
-        assert one.dtype == right.dtype and one.is_contiguous(memory_format=torch.channels_last)
+        assert one.dtype == right.dtype
+        assert one.is_contiguous(memory_format=torch.channels_last)
         assert torch.equal(one, right)
 
 
