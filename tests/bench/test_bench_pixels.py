@@ -200,6 +200,23 @@ def test_the_arithmetic_alone_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
     assert pixels_limit.counts_of((2, 4), 1) == [1]
 
 
+def test_a_conversion_is_timed_as_the_form_of_ours_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def compiled(function: Any, args: Any) -> Any:
+        made.append(function(*args))
+        return function, Path()
+
+    for name, value in {"ROUNDS": 1, "CALLS": 1, "BATCH": 2, "BLOCKS": 1}.items():
+        monkeypatch.setattr(pixels_limit, name, value)
+    monkeypatch.setattr(pixels_limit.package, "compiled", compiled)
+    assert pixels_limit.convert_s(1)[0] > 0
+    assert not made
+    assert pixels_limit.convert_s(1, "compiled")[0] > 0
+    assert [one.shape for one in made[0]] == [(2, 4, 84, 84)] * 2
+    assert all(one.is_contiguous(memory_format=torch.channels_last) for one in made[0])
+
+
 def test_what_comes_before_a_call_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     clock = iter(range(100))

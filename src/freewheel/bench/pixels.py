@@ -50,7 +50,7 @@ def atari_cases(env: str, everybody: Sequence[Configuration], cores: int) -> lis
             best[peer] = found
             case.peers[peer] = found.speeds()
     case.extra = {**details(ATARI, everybody, best), "env": env, "locks": 0}  # there is none to wait for
-    converted_s, each_s = pixels_limit.convert_s(cores)
+    converted_s, each_s = pixels_limit.convert_s(cores, own.order["form"])
     bounds = training_cases(own, everybody, converted_s)
     case.extra["convert_ms"] = [shown(1e3 * one) for one in each_s]
     if not any(bound.name.startswith("pixels/path") for bound in bounds):

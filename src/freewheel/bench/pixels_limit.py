@@ -6,12 +6,15 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from freewheel.bench.peers.pixels_settings import ACTIONS, BATCH, CHANNELS, HIDDEN, KERNELS, SIZE, STACK, STRIDES
+from freewheel.learners import package, precision
 from freewheel.learners.forms import thread_counts
-from freewheel.nets.inputs import FORMATS, scaled
+from freewheel.nets.inputs import FORMATS, Image, scaled, set_memory_format
 
 ROUNDS = 7
 CALLS = 5
@@ -29,8 +32,8 @@ def arithmetic_s(cores: int) -> tuple[float, str]:
     return seconds, f"{name}, {threads} threads"
 
 
-def convert_s(cores: int) -> tuple[float, list[float]]:
-    """Seconds in which the observations of one update become floats: the median of the blocks, and each of them.
+def convert_s(cores: int, form: str = "eager") -> tuple[float, list[float]]:
+    """Seconds in which the observations of one update become floats, as in that form of ours: the median of the blocks, and each of them.
 
     Each time after the products of an update, as in a learner: conversions alone gave their memory back after each call in some
     processes, and took 20 times as long for the page faults.
@@ -38,13 +41,35 @@ def convert_s(cores: int) -> tuple[float, list[float]]:
     frames = torch.randint(0, 256, (BATCH, STACK + 1, SIZE, SIZE), dtype=torch.uint8)
     pair = frames[:, :STACK], frames[:, 1:]
 
-    def convert(name: str) -> Callable[[], object]:
+    def convert(name: str, threads: int) -> Callable[[], object]:
+        if form != "eager":
+            return compiled_conversion(pair, threads, form == "mixed" and precision.choose("auto", "cpu")[0] == "bf16")
         return lambda: [scaled(part.contiguous(memory_format=FORMATS[name])) for part in pair]
 
-    calls = {(name, threads): convert(name) for name in FORMATS for threads in thread_counts(cores)}
+    # What is compiled has pixels side by side.
+    names = FORMATS if form == "eager" else ["channels_last"]
+    calls = {(name, threads): convert(name, threads) for name in names for threads in thread_counts(cores)}
     before = {(name, threads): bare_update(FORMATS[name], BATCH) for name, threads in calls}
     each = [seconds for _, seconds in _blocks(calls, before)]
     return statistics.median(each), each
+
+
+def compiled_conversion(pair: tuple[Tensor, Tensor], threads: int, is_narrow: bool) -> Callable[[], object]:
+    """As it is part of a compiled update."""
+    image = Image(spaces.Box(0, 255, (SIZE, SIZE), np.uint8), STACK)
+    set_memory_format(image, "channels_last")
+
+    def function(*parts: Tensor) -> list[Tensor]:
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_narrow):
+            return [image(part) for part in parts]
+
+    usual = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        run, _ = package.compiled(function, pair)
+    finally:
+        torch.set_num_threads(usual)
+    return lambda: run(*pair)
 
 
 def bare_update(memory_format: torch.memory_format, rows: int) -> Callable[[], object]:
