@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from freewheel.report.episodes import Episode
 from freewheel.report.sink import Sink
@@ -23,7 +24,11 @@ def values(events: Any, name: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events.Scalars(name)]
 
 
-def test_scalars_episodes_and_settings_come_back(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_scalars_episodes_and_settings_come_back(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Files of the same second are read in the order of their numbers as text, in which 10 comes before 9.
+    monkeypatch.setattr(event_file_writer, "_global_uid", type(event_file_writer._global_uid)(0))
     folder = tmp_path / "tb"
     with Sink([TensorBoardLog(folder, {"learner": {"lr": 0.001}, "env": "CartPole-v1"})]) as sink:
         for step in (10, 20, 30):

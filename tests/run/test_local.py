@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,18 @@ def test_a_run_that_ends_before_its_update_is_compiled_does_not_wait_for_it(
     run = train(tmp_path, **{"learner.compile": "on"})
     assert 60 <= run.result["steps"] < 70
     assert "compiled updates" not in capfd.readouterr().err
+
+
+def test_what_a_process_takes_to_begin_is_part_of_its_account() -> None:
+    given = job()
+    ours, theirs = pair()
+    page = given.ledger.page(FIRST_ACTOR)
+    with ours, theirs:
+        page.start(page.phase("start"))  # as the supervisor does when it asks for one
+        time.sleep(0.03)
+        Acting(given, 0, 0, Channel(theirs))
+        page.enter(page.phase("stop"))
+    assert given.ledger.snapshot(FIRST_ACTOR).phases_ns["start"] >= 30e6
 
 
 def test_an_actor_takes_weights_again_that_were_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ class ActorLife(ABC, Generic[A]):
     def __init__(self, job: Job, index: int, life: int, channel: Channel) -> None:
         self.job, self.index, self.life, self.channel = job, index, life, channel
         self.page: Page = job.ledger.page(FIRST_ACTOR + index)
-        self.page.start(START)
+        self.page.enter(START)  # goes on with what the supervisor began when it asked for this process
         self.governor = job.governor()
         self.version = 0
         self._finished: list[Episode] = []

@@ -32,7 +32,7 @@ class LearnerLife(ABC):
         self.job, self.life, self.channel = job, life, channel
         self.governor: Governor = job.governor()
         self.page = job.ledger.page(LEARNER)
-        self.page.start(START)
+        self.page.enter(START)  # goes on with what the supervisor began when it asked for this process
         self.saver = Saver(job.checkpoints, job.config.checkpoint.keep)
         self.episodes: dict[str, Any] = {}
         self._report_due = 0.0

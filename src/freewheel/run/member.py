@@ -55,6 +55,7 @@ class Member:
         ours, theirs = pair()
         context = multiprocessing.get_context("forkserver")
         name = f"freewheel-{self.name}"
+        started_s = time.monotonic()  # asking for a process is part of its life
         process = context.Process(target=entry.main, args=(self.kind, self.index, self.life, job, theirs), name=name)
         try:
             with without_main(job.env, job.body, job.loss), theirs:
@@ -64,7 +65,7 @@ class Member:
             self.life -= 1  # there was none
             raise
         self.process, self.channel, self.trouble = process, Channel(ours), None
-        self.started_s = self.beat_s = time.monotonic()
+        self.started_s, self.beat_s = started_s, time.monotonic()
         self.snapshot = None
         self._cpu_before_s, self._cpu_now_s = self.cpu_s, 0.0
         self._usage = ProcessUsage(process.pid or 0)
