@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -54,14 +55,28 @@ def dies_at_spawn(nth: int) -> dict[str, str]:
     return {"FREEWHEEL_FAULT_POINTS": f"supervisor spawn {nth}"}
 
 
+def kill_at_once(run: Run) -> None:
+    """As the kernel does when memory is short, but all of them: the warden too. Stopped first, or the supervisor would start others
+    in place of those that die before it."""
+    stopped: set[int] = set()
+    while new := run.processes() - stopped:
+        _send(new, signal.SIGSTOP)
+        stopped |= new
+    _send(stopped, signal.SIGKILL)
+
+
+def _send(pids: set[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 def test_f05_group_and_all_processes_killed_at_once(nursery: Nursery, tmp_path: Path) -> None:
     for number in range(GROUP_KILLS * TIMES):
         run = nursery.start(tmp_path / str(number), "fault_envs:Helped", LONG)
         until(lambda run=run: run.checkpoint() is not None, 60, lambda run=run: run.err)
         if number % 2:
-            # As the kernel does when memory is short, but all of them: the warden too.
-            for pid in run.processes():
-                os.kill(pid, signal.SIGKILL)
+            kill_at_once(run)
         else:
             run.send(signal.SIGKILL, to_group=True)
         assert run.wait() == -signal.SIGKILL
