@@ -1,4 +1,5 @@
-// A step of a vector env that resets an ended lane in the step after: read, checked and parted in one call.
+// A step of a vector env: read, checked and, where an ended lane resets in the step after, parted in one call.
+#include <type_traits>
 #include <vector>
 
 #include "plain.hpp"
@@ -95,10 +96,7 @@ class StepReader {
     if (!is_known_ || !open_array(rows, observed, numpy, PyBUF_STRIDES) || !open_array(given, rewards, numpy, PyBUF_C_CONTIGUOUS) ||
         !open_array(ended, terminated, numpy, PyBUF_C_CONTIGUOUS) || !open_array(cut, truncated, numpy, PyBUF_C_CONTIGUOUS))
       return not_plain;
-    const bool is_double = is_column(given.buffer, 'd');
-    if (!has_shape_of(rows.buffer, whole_.buffer) || !(is_double || is_column(given.buffer, 'f')) ||
-        !is_column(ended.buffer, '?') || !is_column(cut.buffer, '?'))
-      return not_plain;
+    if (!has_shape_of(rows.buffer, whole_.buffer) || !is_column(ended.buffer, '?') || !is_column(cut.buffer, '?')) return not_plain;
     const void* source = rows.buffer.buf;
     const bool is_moved = !PyBuffer_IsContiguous(&rows.buffer, 'C');
     if (is_moved) {
@@ -106,8 +104,12 @@ class StepReader {
       source = whole_.buffer.buf;
     }
     if (!is_finite(source, n_ * row_, whole_.buffer.format[0])) return not_plain;
-    const bool fits = is_double ? look<double>(given.buffer, ended.buffer, cut.buffer, resets.buffer, now_over.buffer)
-                                : look<float>(given.buffer, ended.buffer, cut.buffer, resets.buffer, now_over.buffer);
+    const auto look_as = [&]<class T>(T) { return look<T>(given.buffer, ended.buffer, cut.buffer, resets.buffer, now_over.buffer); };
+    const bool fits = is_column(given.buffer, 'd')   ? look_as(double{})
+                      : is_column(given.buffer, 'f') ? look_as(float{})
+                      : is_column(given.buffer, 'i') ? look_as(std::int32_t{})
+                      : is_column(given.buffer, 'l') ? look_as(i64{})
+                                                     : false;
     if (!fits) return not_plain;
     if (lanes_[1].empty()) return is_moved ? int(was_moved) : 0;
     const void* going_from[3] = {source, reward_.buffer.buf, resets.buffer.buf};
@@ -148,7 +150,7 @@ class StepReader {
     bool fits = true;
     lanes_[0].clear(), lanes_[1].clear();
     for (std::size_t i = 0; i < n_; ++i) {
-      fits &= std::abs(value[i]) <= T(std::numeric_limits<float>::max());
+      if constexpr (std::is_floating_point_v<T>) fits &= std::abs(value[i]) <= T(std::numeric_limits<float>::max());
       told[i] = was_reset[i] ? 0.0f : float(value[i]);
       is_over[i] = std::uint8_t((a[i] | b[i]) & !was_reset[i]);
       lanes_[is_over[i]].push_back(i64(i));

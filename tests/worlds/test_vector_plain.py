@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -22,11 +22,10 @@ LANES = 4
 
 
 class Scripted(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Resets an ended lane in the step after; what happens is random, and the same for the same seed."""
+    """Resets an ended lane as its mode says; what happens is random, and the same for the same seed."""
 
-    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-
-    def __init__(self, seed: int, ends: float, dtype: Any, obs: Any, in_columns: bool) -> None:
+    def __init__(self, seed: int, ends: float, dtype: Any, obs: Any, in_columns: bool, mode: AutoresetMode) -> None:
+        self.metadata = {"autoreset_mode": mode}
         self.num_envs = LANES
         self.single_observation_space = spaces.Box(0, 255, (2, 3), obs)
         self.single_action_space = spaces.Discrete(3)
@@ -45,7 +44,8 @@ class Scripted(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.seen.append(actions.tolist())
         rewards = self.random.normal(size=LANES).astype(self.dtype)
         terminated, truncated = (self.random.random(LANES) < self.ends for _ in range(2))
-        return self._look(), rewards, terminated, truncated, {}
+        resets_now = self.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+        return self._look(), rewards, terminated, truncated, {"final_obs": self._look()} if resets_now else {}
 
 
 def told(ready: Ready) -> Any:
@@ -60,14 +60,15 @@ def told(ready: Ready) -> Any:
 @given(
     seed=st.integers(0, 2**31),
     ends=st.sampled_from([0.0, 0.1, 0.4, 0.9]),
-    dtype=st.sampled_from([np.float64, np.float32, np.int64]),
+    dtype=st.sampled_from([np.float64, np.float32, np.int64, np.int32, np.int8]),
     obs=st.sampled_from([np.float32, np.float64, np.uint8]),
     in_columns=st.booleans(),
+    mode=st.sampled_from(AutoresetMode),
 )
 def test_both_readings_give_the_same_rows_and_the_env_the_same_actions(
-    seed: int, ends: float, dtype: Any, obs: Any, in_columns: bool
+    seed: int, ends: float, dtype: Any, obs: Any, in_columns: bool, mode: AutoresetMode
 ) -> None:
-    plain, careful = (VectorWorld(Scripted(seed, ends, dtype, obs, in_columns), 0, "Scripted") for _ in range(2))
+    plain, careful = (VectorWorld(Scripted(seed, ends, dtype, obs, in_columns, mode), 0, "Scripted") for _ in range(2))
     assert plain._rows is not None
     careful._rows = None
     rng = np.random.default_rng(seed)
@@ -113,7 +114,8 @@ class Reading:
         {"observed": np.where([[0, 1]] * LANES, np.float32(np.inf), ROWS)},
         {"observed": np.asfortranarray(np.where([[0, 1]] * LANES, np.float32(np.inf), ROWS))},
         {"rewards": REWARDS.tolist()},
-        {"rewards": REWARDS.astype(np.int64)},
+        {"rewards": REWARDS.astype(np.int8)},
+        {"rewards": REWARDS.astype(np.uint32)},
         {"rewards": REWARDS[:, None]},
         {"rewards": REWARDS[:3]},
         {"rewards": REWARDS * np.nan},
@@ -126,6 +128,13 @@ class Reading:
 )
 def test_what_is_not_plain_is_left_to_a_closer_look(changed: dict[str, Any]) -> None:
     assert Reading().read(**changed) == -1
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_whole_numbers_are_rewards_too(kind: type[np.generic]) -> None:
+    reading = Reading()
+    assert reading.read(rewards=np.array([-3, 0, 2**24 + 2, np.iinfo(np.int32).min], kind)) == 0
+    assert reading.reward.tolist() == [-3, 0, 2**24 + 2, -(2**31)]
 
 
 def test_the_step_of_a_reset_has_no_reward_and_no_end() -> None:

@@ -6,13 +6,11 @@ import contextlib
 import importlib.util
 import math
 import sys
-import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, TypeVar
 
 from freewheel.bench import installed
 from freewheel.bench.child import Child, PeerFailed
@@ -27,18 +25,14 @@ from freewheel.bench.harness import (
     report,
     warn_if_busy,
 )
-from freewheel.bench.peers.world_envs import ENVS, IDS, make
+from freewheel.bench.peers.world_envs import ENVS
 from freewheel.bench.settings import WorldsSettings, check_numbers, check_rounds
 from freewheel.bench.worlds_plan import WAYS, Plan, plans_of
-from freewheel.config import WorldConfig
-from freewheel.run.guard import start_forkserver
-from freewheel.worlds.make import choose_world, make_world
-from freewheel.worlds.pool import PoolWorld
-from freewheel.worlds.world import World
+
+Answer = TypeVar("Answer")
 
 OPEN_TIMEOUT_S = 120.0
 STEP_TIMEOUT_S = 60.0
-WARM_SHARE = 0.2
 
 
 def run(settings: WorldsSettings) -> list[Case]:
@@ -50,7 +44,6 @@ def run(settings: WorldsSettings) -> list[Case]:
         print("atari is left out: ale-py is not installed (pip install 'freewheel[atari]').", file=sys.stderr)
         envs.remove("atari")
     peers = find_peers(settings)
-    start_forkserver()
     cases: list[Case] = []
     stages = [plans_of(env, lanes, list(peers)) for env in envs for lanes in settings.lanes]
     total = settings.rounds * sum(len(plans) + len(peers_of(plans)) for plans in stages)
@@ -86,9 +79,10 @@ def run_stage(plans: list[Plan], rivals: Rivals, settings: WorldsSettings, bar: 
         reasons = {}
         for plan in plans:
             bar.show(f"opening {plan.name}")
-            world, reasons[plan.name] = open_ours(plan)
-            closing.callback(world.close)
-            measures[plan.name, OURS] = partial(Player(world).rows_per_s, settings.seconds)
+            # A process of its own for each, as for the peers: two worlds in one have lowered each other's figures.
+            ours = closing.enter_context(Child(plan.name, Path(sys.executable), "worlds_worker", f"{OURS}-{plan.kind}"))
+            reasons[plan.name] = ours.ask(order_to_open(env, lanes), OPEN_TIMEOUT_S)["reason"]
+            measures[plan.name, OURS] = partial(rows_per_s, ours, settings.seconds)
         for peer in peers_of(plans):
             bar.show(f"opening {peer} {env}/{lanes}")
             if rivals.open(peer, env, lanes):
@@ -109,52 +103,12 @@ def run_stage(plans: list[Plan], rivals: Rivals, settings: WorldsSettings, bar: 
     return cases
 
 
-def open_ours(plan: Plan) -> tuple[World, str]:
-    env: Any = IDS.get(plan.env) or partial(make, plan.env)
-    pictures: dict[str, Any] = {"image_size": 84, "grey": True, "skip": 4} if plan.env == "atari" else {}
-    if plan.env == "atari" and plan.kind == "vector":
-        pictures["kwargs"] = '{"num_threads": 0}'  # as many as it takes by itself
-    config = WorldConfig(lanes=plan.lanes, kind=plan.kind, **pictures)  # type: ignore[arg-type]
-    choice = choose_world(env, config)
-    return make_world(env, choice.config, 0), choice.reason
+def order_to_open(env: str, lanes: int) -> dict[str, Any]:
+    return {"op": "open", "env": env, "lanes": lanes}
 
 
-class Player:
-    """Steps a world with random actions. Between two windows it is idle: what is under way would disturb the others."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        space: Any = world.action_space
-        self._actions = np.random.default_rng(0).integers(space.start, space.start + space.n, (64, world.num_lanes))
-        self._count = 0
-        self._held: list[Any] = []  # lanes that wait for an action
-
-    def rows_per_s(self, seconds: float) -> float:
-        """Steps that were completed in a second; the first ones do not count."""
-        for lanes in self._held:
-            self._answer(lanes)
-        self._held = []
-        clock = time.perf_counter
-        self._play(clock() + WARM_SHARE * seconds)
-        began_s = clock()
-        rows = self._play(began_s + seconds)
-        figure = rows / (clock() - began_s)
-        if isinstance(self.world, PoolWorld):
-            while sum(map(len, self._held)) < self.world.num_lanes:
-                self._held.append(self.world.recv().lanes)
-        return figure
-
-    def _play(self, until_s: float) -> int:
-        rows, clock = 0, time.perf_counter
-        while clock() < until_s:
-            lanes = self.world.recv().lanes
-            rows += len(lanes)  # the rows that ended are as many as the first ones, which are no steps
-            self._answer(lanes)
-        return rows
-
-    def _answer(self, lanes: Any) -> None:
-        self._count += 1
-        self.world.send(lanes, self._actions[self._count % 64, : len(lanes)])
+def rows_per_s(side: Child, seconds: float) -> float:
+    return float(side.ask({"op": "step", "seconds": seconds}, STEP_TIMEOUT_S + 3 * seconds)["rows_per_s"])
 
 
 class Rivals:
@@ -175,20 +129,20 @@ class Rivals:
         return {name: child.greeting["version"] for name, child in self._children.items()}
 
     def open(self, name: str, env: str, lanes: int) -> bool:
-        return self._ask(name, {"op": "open", "env": env, "lanes": lanes}, OPEN_TIMEOUT_S) is not None
+        return self._try(name, lambda child: child.ask(order_to_open(env, lanes), OPEN_TIMEOUT_S)) is not None
 
     def close(self, name: str) -> None:
-        self._ask(name, {"op": "close"}, OPEN_TIMEOUT_S)
+        self._try(name, lambda child: child.ask({"op": "close"}, OPEN_TIMEOUT_S))
 
     def measure(self, name: str, seconds: float) -> float:
-        answer = self._ask(name, {"op": "step", "seconds": seconds}, STEP_TIMEOUT_S + 3 * seconds)
-        return math.nan if answer is None else float(answer["rows_per_s"])
+        figure = self._try(name, lambda child: rows_per_s(child, seconds))
+        return math.nan if figure is None else figure
 
-    def _ask(self, name: str, message: dict[str, Any], timeout_s: float) -> dict[str, Any] | None:
+    def _try(self, name: str, ask: Callable[[Child], Answer]) -> Answer | None:
         if name not in self._children:
             return None
         try:
-            return self._children[name].ask(message, timeout_s)
+            return ask(self._children[name])
         except PeerFailed as error:
             self._drop(name, error)
             return None

@@ -165,7 +165,7 @@ class VectorWorld:
         """Where the core puts the rows of a step; None for envs that it cannot read."""
         leaf = self._leaves[0]
         is_one = len(self._leaves) == 1 and not leaf.path and (leaf.bounds is None or leaf.dtype.kind == "f")
-        return PlainRows(leaf, self._begun) if is_one and self._mode is AutoresetMode.NEXT_STEP else None
+        return PlainRows(leaf, self._begun) if is_one else None
 
     def _plain(
         self, rows: PlainRows, observed: Any, rewards: Any, terminated: Any, truncated: Any, info: Any
@@ -181,7 +181,7 @@ class VectorWorld:
         if num_over == 0 or num_over == WAS_MOVED:
             self._over, self._given = self._none, self._ids
             return Ready(self._ids, {rows.name: observed if num_over == 0 else rows.whole}, rows.reward, first, None)
-        if num_over < 0 or num_over == self.num_lanes:
+        if num_over < 0 or num_over == self.num_lanes or self._mode is not AutoresetMode.NEXT_STEP:
             return None
         self._check_mode(info)
         lanes, obs, reward, begun = rows.going(self.num_lanes - num_over)

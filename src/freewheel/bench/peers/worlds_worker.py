@@ -1,4 +1,4 @@
-"""Other ways to step many envs, behind JSON lines: `python -m peers.worlds_worker gym-async`.
+"""Ways to step many envs, behind JSON lines: `python -m peers.worlds_worker gym-async`; `ours-pool` is our own pool.
 
 {"op": "open", "env": "cartpole", "lanes": 128} -> {}
 {"op": "step", "seconds": 0.5} -> {"rows_per_s": ...}
@@ -19,7 +19,14 @@ from .lines import Message, die_with_parent, serve
 from .window import measure_us
 from .world_envs import IDS, maker, register_atari
 
-Step = Callable[[Any], Any]
+# The pictures that our worlds ask of ale-py, so that the same work is done on both sides.
+AS_OURS: dict[str, Any] = {
+    "stack_num": 1,
+    "noop_max": 0,
+    "use_fire_reset": False,
+    "reward_clipping": False,
+    "autoreset_mode": "SameStep",
+}
 
 
 def gym_sync(env: str, lanes: int) -> Any:
@@ -33,7 +40,8 @@ def gym_async(env: str, lanes: int) -> Any:
 def gym_vector(env: str, lanes: int) -> Any:
     if env == "atari":
         register_atari()
-    return gymnasium.make_vec(IDS[env], lanes, gymnasium.VectorizeMode.VECTOR_ENTRY_POINT)
+    given = AS_OURS if env == "atari" else {}
+    return gymnasium.make_vec(IDS[env], lanes, gymnasium.VectorizeMode.VECTOR_ENTRY_POINT, **given)
 
 
 def sb3_dummy(env: str, lanes: int) -> Any:
@@ -89,6 +97,10 @@ def row_share(env: Any, actions: Any) -> float:
 def main() -> None:
     die_with_parent()
     peer = sys.argv[1]
+    if peer.startswith("ours-"):
+        ours: Any = importlib.import_module("freewheel.bench.worlds_ours")
+        serve({"ready": peer, "version": importlib.metadata.version("freewheel")}, ours.handlers(peer[5:]))
+        return
     opened: Any = None
     lanes = 0
 
