@@ -23,8 +23,8 @@ from freewheel.worlds.quick import QuickDiscrete, QuickMultiDiscrete, quicken
 def choice(cost: Cost, cores: int, *, vector_s: float | None = None, hindrance: str = "", **given: Any) -> Choice:
     """The choice by these figures, without a clock."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "_try_env", lambda make: cost)
-        patch.setattr(measure, "_try_vector", lambda vector, one: vector_s)
+        patch.setattr(measure, "_try_env", lambda make, alive: cost)
+        patch.setattr(measure, "_try_vector", lambda vector, one, alive: vector_s)
         vector: Any = None if vector_s is None else lambda config: None
         actors = given.pop("actors", 1)
         return measure.choose(WorldConfig(**given), lambda: Told(), vector, hindrance, cores, actors)

@@ -45,9 +45,10 @@ from freewheel.run.placing import place
 from freewheel.run.points import arm
 from freewheel.run.profile import profiled
 from freewheel.run.supervisor import Supervisor
+from freewheel.run.world_trial import choose_apart
 from freewheel.spec import RowSpec, Space
 from freewheel.weights.board import Board
-from freewheel.worlds.make import choose_world, make_world
+from freewheel.worlds.make import make_world
 
 START, WATCH, LOG, STOP = (PHASES.index(name) for name in ("start", "watch", "log", "stop"))
 TICK_S = 0.2
@@ -55,7 +56,7 @@ TICK_S = 0.2
 
 def settled(config: Config, env: Any, layout: Layout) -> tuple[Config, Layout, str, Space, Space]:
     """The settings and the layout with the world that is best here, why, and the spaces of its lanes."""
-    choice = choose_world(env, config.world, num_cores(), layout.actors)
+    choice = choose_apart(env, config.world, layout.actors, config.local.step_timeout_s)
     if choice.reason:
         config = replace(config, world=choice.config)
         layout = choose(config, num_cores())

@@ -21,7 +21,7 @@ from freewheel.worlds.envpool_async import AsyncVectorWorld, gives_some_lanes
 from freewheel.worlds.find import find_import, find_spec, is_import, missing_package
 from freewheel.worlds.image import prepare
 from freewheel.worlds.inline import InlineWorld
-from freewheel.worlds.measure import Choice, choose, num_cores
+from freewheel.worlds.measure import Choice, choose, nobody, num_cores
 from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.pool_member import check_leaving
 from freewheel.worlds.quick import quicken
@@ -92,18 +92,27 @@ def make_world(
     return _make_inline_world(name, factory, config, seed, first_lane)
 
 
-def choose_world(env: AnyEnv, config: WorldConfig, cores: int = 0, actors: int = 1) -> Choice:
+def is_settled(env: AnyEnv, config: WorldConfig) -> bool:
+    """Whether settings and env leave no choice of the world."""
+    if isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)) or config.kind in ("inline", "vector"):
+        return True
+    factory = find_import(env) if isinstance(env, str) and is_import(env) else env
+    return _takes_lanes(factory) or bool(config.kind == "pool" and config.workers and config.threads)
+
+
+def choose_world(
+    env: AnyEnv, config: WorldConfig, cores: int = 0, actors: int = 1, tell_alive: Callable[[], None] = nobody
+) -> Choice:
     """What world.kind=auto stands for on so many cores (0: all), and the numbers of a pool: measured, with the reason.
 
     Worlds other than a pool would be stepped by so many `actors` side by side.
 
-    Takes a third of a second and the time that an env needs to be made. Settings that leave no choice come back as they are.
+    Takes a third of a second and the time that an env needs to be made. Settings that leave no choice come back as they are. An
+    env that hangs here hangs this process: `run/world_trial.py` has a deadline, and hears the signs of life.
     """
-    if isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)) or config.kind in ("inline", "vector"):
+    if is_settled(env, config):
         return Choice(config, "")
-    factory = find_import(env) if isinstance(env, str) and is_import(env) else env
-    if _takes_lanes(factory) or (config.kind == "pool" and config.workers and config.threads):
-        return Choice(config, "")
+    factory: Any = find_import(env) if isinstance(env, str) and is_import(env) else env
     name = env_name(env)
     inline = replace(config, kind="inline", lanes=1)
 
@@ -117,7 +126,7 @@ def choose_world(env: AnyEnv, config: WorldConfig, cores: int = 0, actors: int =
         hindrance = ""
     except ConfigError as error:
         hindrance = str(error)
-    return choose(config, make, vector if has_vector else None, hindrance, cores or num_cores(), actors)
+    return choose(config, make, vector if has_vector else None, hindrance, cores or num_cores(), actors, tell_alive)
 
 
 def _make_inline_world(name: str, env: str | Factory, config: WorldConfig, seed: int, first_lane: int) -> InlineWorld:

@@ -57,12 +57,17 @@ class Choice:
     reason: str
 
 
-def measure_env(env: gymnasium.Env[Any, Any]) -> Cost:
+def nobody() -> None:
+    """Listens to signs of life where none are waited for."""
+
+
+def measure_env(env: gymnasium.Env[Any, Any], tell_alive: Callable[[], None] = nobody) -> Cost:
     """Steps one copy with random actions of those that it allows, resets included."""
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(64)]
     legal = Legal(env.observation_space, env.action_space)
     observed, _ = env.reset(seed=0)
+    tell_alive()
     began_s, core_s, waits = time.perf_counter(), time.process_time(), _num_waits()
     steps, took_s = 0, 0.0
     while took_s < STEP_S and not (steps >= LEAST_STEPS and took_s > STEP_S / 2 and took_s / steps > STEP_S / 4):
@@ -78,15 +83,16 @@ def measure_env(env: gymnasium.Env[Any, Any]) -> Cost:
     return Cost(step_s, core_s, waits_itself, (env.observation_space, env.action_space))
 
 
-def measure_vector(world: VectorWorld) -> float:
+def measure_vector(world: VectorWorld, tell_alive: Callable[[], None] = nobody) -> float:
     """Seconds per row of a vector env."""
     world.action_space.seed(0)
     actions = np.stack([np.asarray(world.action_space.sample()) for _ in range(world.num_lanes)])
     legal = Legal(world.obs_space, world.action_space)
     ready = world.recv()
+    tell_alive()
     began_s = time.perf_counter()
     rows, took_s = 0, 0.0
-    while took_s < VECTOR_S:
+    while took_s < VECTOR_S:  # of which one step may take longer
         world.send(ready.lanes, legal.rows(actions[: len(ready.lanes)], ready.obs))
         ready = world.recv()
         rows += len(ready.lanes)
@@ -106,21 +112,20 @@ def choose(
     hindrance: str,
     cores: int,
     actors: int = 1,
+    tell_alive: Callable[[], None] = nobody,
 ) -> Choice:
     """What `auto` stands for. `make` makes one env, `vector` the env's own vector form with all lanes, and threads if it has some.
 
-    `hindrance` says why workers of a pool cannot make this env, "" if they can.
+    `hindrance` says why workers of a pool cannot make this env, "" if they can. A sign of life is told
+    where something that takes long is done: an env was made, or reset. Stepping it takes no longer than one step of a slow one.
     """
-    cost, lanes = _try_env(make), config.lanes
-    inline = replace(config, kind="inline", workers=0, threads=0)
-    wants_pool = config.kind == "pool" or config.workers > 0 or config.threads > 0
+    cost, lanes = _try_env(make, tell_alive), config.lanes
     if isinstance(cost, Exception):
-        pool, _ = _pool(config, Cost(STEP_S, STEP_S, False), cores)
-        why = f"its step could not be measured ({type(cost).__name__}: {cost})."
-        return Choice(pool if wants_pool else inline, why)
+        return unmeasured(config, f"{type(cost).__name__}: {cost}", cores)
+    inline = _inline(config)
     pool, pool_rate = _pool(config, cost, cores)
     spread = f"{_step(cost)} and {_uses(cost)}: a pool of {_many(pool)} for {lanes} lanes."
-    if wants_pool:
+    if _wants_pool(config):
         return Choice(pool, spread)
     rate = actors / (cost.step_s + INLINE_S)
     why = (
@@ -128,7 +133,7 @@ def choose(
     )
     best = Choice(inline, f"{_step(cost)}, {why}: inline.")
     own = replace(inline, kind="vector", threads=max(1, min(cores // actors, lanes)))
-    own_s = None if vector is None else _try_vector(partial(vector, own), cost)
+    own_s = None if vector is None else _try_vector(partial(vector, own), cost, tell_alive)
     if own_s is not None and actors / own_s > OWN_GAIN * rate:
         why = f"its own vector form takes {_time(own_s)} a row against {_time(actors / rate)}"
         best, rate = Choice(own, f"{_step(cost)}; {why}: vector."), actors / own_s
@@ -138,6 +143,20 @@ def choose(
         elif best.config is inline:
             best = Choice(inline, f"{_step(cost)}, which {_many(pool)} could share, but {hindrance}")
     return best
+
+
+def unmeasured(config: WorldConfig, why: str, cores: int) -> Choice:
+    """Of an env of which nothing is known: what was asked for, or inline."""
+    pool, _ = _pool(config, Cost(STEP_S, STEP_S, False), cores)
+    return Choice(pool if _wants_pool(config) else _inline(config), f"its step could not be measured ({why}).")
+
+
+def _inline(config: WorldConfig) -> WorldConfig:
+    return replace(config, kind="inline", workers=0, threads=0)
+
+
+def _wants_pool(config: WorldConfig) -> bool:
+    return config.kind == "pool" or config.workers > 0 or config.threads > 0
 
 
 def _pool(config: WorldConfig, cost: Cost, cores: int) -> tuple[WorldConfig, float]:
@@ -158,25 +177,27 @@ def _pool(config: WorldConfig, cost: Cost, cores: int) -> tuple[WorldConfig, flo
     return replace(config, kind="pool", workers=workers, threads=threads), rate
 
 
-def _try_env(make: Callable[[], gymnasium.Env[Any, Any]]) -> Cost | Exception:
+def _try_env(make: Callable[[], gymnasium.Env[Any, Any]], tell_alive: Callable[[], None]) -> Cost | Exception:
     """Or why not: an env that breaks in a run too is named by the world then, with lane and step."""
     env = make()
+    tell_alive()
     try:
-        return measure_env(env)
+        return measure_env(env, tell_alive)
     except Exception as error:
         return error
     finally:
         env.close()
 
 
-def _try_vector(vector: Callable[[], VectorWorld], one: Cost) -> float | None:
+def _try_vector(vector: Callable[[], VectorWorld], one: Cost, tell_alive: Callable[[], None]) -> float | None:
     """None where the vector form does not do, or shows something else than the env: auto then takes another way."""
     try:
         world = vector()
     except FreewheelError:
         return None
+    tell_alive()
     try:
-        return measure_vector(world) if (world.obs_space, world.action_space) == one.spaces else None
+        return measure_vector(world, tell_alive) if (world.obs_space, world.action_space) == one.spaces else None
     except FreewheelError:
         return None
     finally:

@@ -91,12 +91,7 @@ class Member:
         return error
 
     def how_it_ended(self) -> str:
-        code = self.process.exitcode
-        if code is None or code >= 0:
-            return f"ended with exit code {code}"
-        with contextlib.suppress(ValueError):
-            return f"died by {signal.Signals(-code).name}"
-        return f"died by signal {-code}"
+        return how_it_ended(self.process.exitcode)
 
     def kill(self) -> None:
         """Ends it, with the processes that its envs started, and waits until it is gone."""
@@ -113,6 +108,15 @@ class Member:
         self._end.close()
         with contextlib.suppress(ValueError):  # it could not be killed
             self.process.close()
+
+
+def how_it_ended(code: int | None) -> str:
+    """A process, by its exit code."""
+    if code is None or code >= 0:
+        return f"ended with exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"died by {signal.Signals(-code).name}"
+    return f"died by signal {-code}"
 
 
 def check_leaving(name: str, makes: Sequence[Make]) -> None:
