@@ -24,6 +24,7 @@ from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.measure import Choice, choose, nobody, num_cores
 from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.pool_member import check_leaving
+from freewheel.worlds.puffer import PufferVector, is_puffer
 from freewheel.worlds.quick import quicken
 from freewheel.worlds.seeds import lane_key
 from freewheel.worlds.vector import Vector, VectorWorld
@@ -239,9 +240,11 @@ def _make_vector(name: str, env: str | Factory, config: WorldConfig, kwargs: dic
     if _makes_vector(env):
         kwargs["num_envs"] = config.lanes
     made = _called(name, lambda: env(**kwargs))
+    if is_puffer(made):
+        return PufferVector(made)
     if not isinstance(made, gymnasium.vector.VectorEnv):
         raise ConfigError(
-            f"{name} made {type(made).__name__}, and world.kind=vector needs a gymnasium.vector.VectorEnv. "
+            f"{name} made {type(made).__name__}, and world.kind=vector needs a gymnasium.vector.VectorEnv (or an env of PufferLib). "
             "Let it take num_envs and return one, or set world.kind to inline."
         )
     return made
@@ -297,7 +300,7 @@ def _refuse(name: str, what: str, **unusable: Any) -> None:
 
 
 def _makes_vector(factory: Factory) -> bool:
-    if inspect.isclass(factory):
+    if inspect.isclass(factory) and issubclass(factory, (gymnasium.Env, gymnasium.vector.VectorEnv)):
         return issubclass(factory, gymnasium.vector.VectorEnv)
     return _takes(factory, "num_envs")
 
