@@ -129,6 +129,7 @@ def train(
 MAY_CHANGE = (
     "steps",
     "eval_episodes",
+    "eval_sampled",
     "checkpoint.",
     "log.",
     "local.",
@@ -325,6 +326,7 @@ def _figures(folder: RunFolder, config: Config, runtime: Sequential | OnPolicy |
         "ratio": round(runtime.ratio(), 4),
         "return_mean": moment.return_mean,
         "eval_return_mean": None,
+        "eval_sampled": config.eval_sampled,
         "account": account.to_dict() if account else None,
     }
 

@@ -18,7 +18,19 @@ from freewheel.cli import eval as command
 from freewheel.cli.main import main
 from freewheel.errors import ConfigError
 
-KEYS = ["run", "env", "algo", "checkpoint", "step", "episodes", "return_mean", "return_std", "return_min", "return_max"]
+KEYS = [
+    "run",
+    "env",
+    "algo",
+    "checkpoint",
+    "step",
+    "sampled",
+    "episodes",
+    "return_mean",
+    "return_std",
+    "return_min",
+    "return_max",
+]
 
 
 class Chain(gymnasium.Env[Any, Any]):
@@ -82,6 +94,11 @@ def test_figures(run: Path, figures: Figures) -> None:
     assert 1 <= result["return_min"] <= result["return_median"] <= result["return_max"] <= 500
     assert result["return_min"] <= result["return_mean"] <= result["return_max"]
     assert result["length_mean"] == result["return_mean"]  # CartPole pays 1 for each step
+
+
+def test_values_have_no_actions_to_draw(run: Path, figures: Figures) -> None:
+    with pytest.raises(ConfigError, match="algo=dqn has values, not a policy"):
+        figures(run, "--actions", "sampled")
 
 
 def test_the_seed_decides(run: Path, figures: Figures) -> None:

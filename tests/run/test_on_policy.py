@@ -134,6 +134,21 @@ def test_the_policy_is_loaded_with_its_statistics(tmp_path: Path) -> None:
     assert policy.act(np.zeros((5, 3), np.float32)).shape == (5, 1)
 
 
+def test_eval_plays_drawn_actions_where_that_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in training: an untrained policy takes either action, where the likeliest is the same all the time."""
+    run = train(tmp_path, settings={"eval_episodes": 4, "eval_sampled": True})
+
+    def figures(*words: str) -> dict[str, Any]:
+        cli_eval.main([str(run.folder), "--episodes", "4", "--json", "--quiet", *words])
+        told: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+        return told
+
+    assert figures()["return_mean"] == figures("--actions", "sampled")["return_mean"] == run.result["eval_return_mean"]
+    greedy = figures("--actions", "greedy")
+    assert (greedy["sampled"], figures()["sampled"]) == (False, True)
+    assert greedy["return_mean"] != run.result["eval_return_mean"]
+
+
 def test_eval_plays_the_likeliest_actions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = train(tmp_path, settings={"eval_episodes": 4})
     assert run.result["eval_return_mean"] > 0

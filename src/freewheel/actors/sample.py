@@ -53,13 +53,25 @@ class Sampler:
         stored, log_prob = self.actions.sample(out[:, :-1], self.noise.draw(lanes))
         return Acted(self.actions.for_env(stored), stored, log_prob, out[:, -1].copy())
 
+    def for_lanes(self, num_lanes: int, seed: int) -> Sampler:
+        """The same policy with chance of its own for so many lanes."""
+        return Sampler(self.net, self.actions, seed, num_lanes)
+
+    def drawn(self, obs: Mapping[str, Array], lanes: Array) -> Array:
+        """An action of each row by chance, as the env takes it."""
+        self._check_mask(obs)
+        return self.act(obs, lanes).for_env
+
     def greedy(self, obs: Mapping[str, Array]) -> Array:
         """The likeliest action of each row, as the env takes it."""
+        self._check_mask(obs)
+        return self.actions.for_env(self.actions.best(self.outputs(obs)[:, :-1]))
+
+    def _check_mask(self, obs: Mapping[str, Array]) -> None:
         if self._mask is not None and (found := first_forbidden(obs[self._mask], self.actions.spans)) is not None:
             raise EnvError(
                 f"observation {found[0]} of {len(obs[self._mask])} has {found[1]}. Allow at least one, or end the episode there."
             )
-        return self.actions.for_env(self.actions.best(self.outputs(obs)[:, :-1]))
 
 
 def first_forbidden(mask: Array, spans: Sequence[tuple[int, int]]) -> tuple[int, str] | None:

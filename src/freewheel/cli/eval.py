@@ -1,4 +1,4 @@
-"""`freewheel eval RUN`: greedy episodes of a trained agent, and what they returned."""
+"""`freewheel eval RUN`: episodes of a trained agent, and what they returned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -54,10 +54,13 @@ class RunArgs:
 
 @dataclass(frozen=True)
 class EvalArgs(RunArgs):
-    """Play greedy episodes with a trained agent (its newest whole checkpoint) and show their returns."""
+    """Play episodes with a trained agent (its newest whole checkpoint), greedy ones unless told otherwise, and show their returns."""
 
     episodes: int = 100
     """How many."""
+
+    actions: Literal["run", "greedy", "sampled"] = "run"
+    """The best or likeliest ones, or (ppo, appo) drawn as in training; run: as the run's eval_sampled says."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +92,18 @@ def main(arguments: Sequence[str]) -> None:
     args = tyro.cli(EvalArgs, prog="freewheel eval", args=list(arguments))
     check_episodes(args.episodes)
     agent = load_agent(args)
+    if args.actions != "run":
+        config = dataclasses.replace(agent.config, eval_sampled=args.actions == "sampled")
+        agent = dataclasses.replace(agent, config=config)
     check_spaces(agent, *_spaces_of(agent))
     began_s = time.monotonic()
     played = _play(agent, args)
-    result = agent.figures() | _summary(played) | {"seconds": round(time.monotonic() - began_s, 3)}
+    result = (
+        agent.figures()
+        | {"sampled": agent.config.eval_sampled}
+        | _summary(played)
+        | {"seconds": round(time.monotonic() - began_s, 3)}
+    )
     if sys.stderr.isatty() or not args.json:
         print(_table(result, played), file=sys.stderr if args.json else sys.stdout)
     if args.json:
@@ -211,7 +222,7 @@ def _table(result: dict[str, Any], played: Sequence[Episode]) -> str:
     return "\n".join(
         [
             f"run         {result['run']}",
-            f"agent       {result['algo']} at step {result['step']:,} in {result['env']}, greedy",
+            f"agent       {result['algo']} at step {result['step']:,} in {result['env']}, {'drawn actions' if result['sampled'] else 'greedy'}",
             f"return      {result['return_mean']:,.1f} mean, {result['return_std']:,.1f} std, "
             f"{result['return_min']:,.1f} min, {result['return_median']:,.1f} median, {result['return_max']:,.1f} max",
             f"length      {result['length_mean']:,.1f} mean, {min(lengths):,} min, {max(lengths):,} max",

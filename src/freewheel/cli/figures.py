@@ -17,5 +17,6 @@ def table(result: dict[str, Any]) -> str:
         f"return          {shown('return_mean')} (mean of the last 100 training episodes)",
     ]
     if result.get("eval_return_mean") is not None:
-        lines.append(f"evaluation      {shown('eval_return_mean')} (greedy)")
+        how = "drawn actions" if result.get("eval_sampled") else "greedy"
+        lines.append(f"evaluation      {shown('eval_return_mean')} ({how})")
     return "\n".join(lines)

@@ -281,6 +281,7 @@ def unused(config: Config) -> dict[str, str]:
     add(algo != "iqn", f"it belongs to iqn, and algo={algo}", *taus)
     add(algo not in ("c51", "rainbow"), f"it belongs to c51, and algo={algo}", "q.num_atoms", "q.v_min", "q.v_max")
     add(not q.noisy, "q.noisy is off", "q.noisy_sigma")
+    add(not config.eval_episodes, "eval_episodes=0 plays none", "eval_sampled")
     add(not config.log.tensorboard, "log.tensorboard is off", "log.clip_every_steps")
     ladder = ("explore.ladder_base", "explore.ladder_power")
     add(explore.schedule != "ladder", f"explore.schedule={explore.schedule}", *ladder)
@@ -322,7 +323,7 @@ NOT_PPO_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s", "ahead"
 def _of_other_algorithms(config: Config) -> dict[str, str]:
     algo = config.algo
     if algo not in ON_POLICY:
-        names = [*_names(config, "ppo"), *_names(config, "rollout"), "net.shared"]
+        names = [*_names(config, "ppo"), *_names(config, "rollout"), "net.shared", "eval_sampled"]
         return dict.fromkeys(names, f"it belongs to ppo and appo, and algo={algo}")
     names = [*_names(config, "q"), *_names(config, "explore"), *_names(config, "replay"), "net.complete"]
     names += [f"learner.{name}" for name in NOT_PPO_LEARNER]

@@ -342,6 +342,9 @@ class Config:
     eval_episodes: int = 100
     """Greedy episodes played at the end; 0 plays none."""
 
+    eval_sampled: bool = False
+    """Play them with drawn actions, as in training, in place of the likeliest (ppo, appo): for envs that show only a part of their state, where the same action may be taken in vain again and again."""
+
     world: WorldConfig = field(default_factory=WorldConfig)
     net: NetConfig = field(default_factory=NetConfig)
     q: QConfig = field(default_factory=QConfig)
