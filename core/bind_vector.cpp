@@ -44,8 +44,27 @@ void gather(const char* from, std::size_t size, const std::vector<i64>& lanes, c
   }
 }
 
+// Columns without gaps, few enough to be known when it is compiled: 0.1 us in place of 0.5 for 128 rows of 4 floats.
+template <class T, std::size_t columns>
+void columns_to_rows(const Py_buffer& from, T* to) {
+  const T* column[columns];
+  for (std::size_t j = 0; j < columns; ++j)
+    column[j] = reinterpret_cast<const T*>(static_cast<const char*>(from.buf) + Py_ssize_t(j) * from.strides[1]);
+  for (Py_ssize_t i = 0; i < from.shape[0]; ++i)
+    for (std::size_t j = 0; j < columns; ++j) *to++ = column[j][i];
+}
+
 template <class T>
 void to_rows(const Py_buffer& from, T* to) {
+  const bool is_aligned = (reinterpret_cast<std::uintptr_t>(from.buf) | std::uintptr_t(from.strides[1])) % sizeof(T) == 0;
+  if (is_aligned && from.strides[0] == Py_ssize_t(sizeof(T))) switch (from.shape[1]) {
+      case 2: return columns_to_rows<T, 2>(from, to);
+      case 3: return columns_to_rows<T, 3>(from, to);
+      case 4: return columns_to_rows<T, 4>(from, to);
+      case 6: return columns_to_rows<T, 6>(from, to);
+      case 8: return columns_to_rows<T, 8>(from, to);
+      default: break;
+    }
   const auto* base = static_cast<const char*>(from.buf);
   for (Py_ssize_t i = 0; i < from.shape[0]; ++i)
     for (Py_ssize_t j = 0; j < from.shape[1]; ++j)
@@ -111,13 +130,14 @@ class StepReader {
                       : is_column(given.buffer, 'l') ? look_as(i64{})
                                                      : false;
     if (!fits) return not_plain;
-    if (lanes_[1].empty()) return is_moved ? int(was_moved) : 0;
+    if (!num_over_) return is_moved ? int(was_moved) : 0;
+    part_lanes(static_cast<const std::uint8_t*>(now_over.buffer.buf));
     const void* going_from[3] = {source, reward_.buffer.buf, resets.buffer.buf};
     const void* ended_from[4] = {source, reward_.buffer.buf, ended.buffer.buf, cut.buffer.buf};
     part(lanes_[0], going_from, going_, 3);
     part(lanes_[1], ended_from, ended_, 4);
     for (const i64 lane : lanes_[1]) static_cast<i64*>(begun_.buffer.buf)[lane] = step;
-    return int(lanes_[1].size());
+    return int(num_over_);
   }
 
  private:
@@ -148,14 +168,25 @@ class StepReader {
     auto* told = static_cast<float*>(reward_.buffer.buf);
     auto* is_over = static_cast<std::uint8_t*>(over.buf);
     bool fits = true;
-    lanes_[0].clear(), lanes_[1].clear();
+    num_over_ = 0;
     for (std::size_t i = 0; i < n_; ++i) {
       if constexpr (std::is_floating_point_v<T>) fits &= std::abs(value[i]) <= T(std::numeric_limits<float>::max());
       told[i] = was_reset[i] ? 0.0f : float(value[i]);
       is_over[i] = std::uint8_t((a[i] | b[i]) & !was_reset[i]);
-      lanes_[is_over[i]].push_back(i64(i));
+      num_over_ += is_over[i];
     }
     return fits;
+  }
+
+  // Without a branch: who is over is hard to guess.
+  void part_lanes(const std::uint8_t* is_over) {
+    lanes_[0].resize(n_), lanes_[1].resize(n_);
+    std::size_t count[2] = {0, 0};
+    for (std::size_t i = 0; i < n_; ++i) {
+      lanes_[0][count[0]] = lanes_[1][count[1]] = i64(i);
+      count[1] += is_over[i], count[0] += !is_over[i];
+    }
+    lanes_[0].resize(count[0]), lanes_[1].resize(count[1]);
   }
 
   void part(const std::vector<i64>& lanes, const void* const* from, View* to, std::size_t count) const {
@@ -166,7 +197,7 @@ class StepReader {
   }
 
   View whole_, reward_, begun_, going_[4], ended_[5];
-  std::size_t n_ = 0, row_ = 0;
+  std::size_t n_ = 0, row_ = 0, num_over_ = 0;
   bool is_known_ = false;
   std::vector<i64> lanes_[2];  // those that go on, those that are over
 };

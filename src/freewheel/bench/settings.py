@@ -220,10 +220,10 @@ class WorldsSettings:
     lanes: Annotated[tuple[int, ...], comma_list("LANES,LANES", int)] = (8, 32, 128)
     """Numbers of lanes."""
 
-    rounds: int = 5
-    """Rounds; a figure is the median over them."""
+    rounds: int = 15
+    """Rounds; a figure is the median over them. Many short ones: a disturbance that lasts for a second then meets few of them."""
 
-    seconds: float = 0.5
+    seconds: float = 0.2
     """Length of each measurement in a round."""
 
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
