@@ -44,7 +44,7 @@ void gather(const char* from, std::size_t size, const std::vector<i64>& lanes, c
   }
 }
 
-// Columns without gaps, few enough to be known when it is compiled: 0.1 us in place of 0.5 for 128 rows of 4 floats.
+// Columns without gaps, few enough to be known when it is compiled: 0.2 to 0.3 us in place of 0.5 for 128 rows of 4 floats.
 template <class T, std::size_t columns>
 void columns_to_rows(const Py_buffer& from, T* to) {
   const T* column[columns];
@@ -56,8 +56,8 @@ void columns_to_rows(const Py_buffer& from, T* to) {
 
 template <class T>
 void to_rows(const Py_buffer& from, T* to) {
-  const bool is_aligned = (reinterpret_cast<std::uintptr_t>(from.buf) | std::uintptr_t(from.strides[1])) % sizeof(T) == 0;
-  if (is_aligned && from.strides[0] == Py_ssize_t(sizeof(T))) switch (from.shape[1]) {
+  // Arrays whose numbers do not lie where numbers of their size do have another format and never come here.
+  if (from.strides[0] == Py_ssize_t(sizeof(T))) switch (from.shape[1]) {
       case 2: return columns_to_rows<T, 2>(from, to);
       case 3: return columns_to_rows<T, 3>(from, to);
       case 4: return columns_to_rows<T, 4>(from, to);

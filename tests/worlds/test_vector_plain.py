@@ -164,6 +164,20 @@ def test_columns_become_rows_and_gaps_that_it_cannot_close_are_told() -> None:
     assert deeper.read(observed=np.ones((LANES, 3, 2), np.float32).swapaxes(1, 2)) == HAS_GAPS
 
 
+@pytest.mark.parametrize("width", range(1, 10))
+@pytest.mark.parametrize("begin", [0, 1, 4])
+def test_columns_of_any_number_and_place(width: int, begin: int) -> None:
+    """`begin` moves them in memory by so many bytes: not every array lies where numbers of its size do."""
+    reading = Reading(row=(width,))
+    memory = np.zeros(begin + 4 * LANES * width, np.uint8)[begin:]
+    columns = memory.view(np.float32).reshape(width, LANES).T
+    columns[:] = np.arange(LANES * width).reshape(LANES, width)
+    told = reading.read(observed=columns)
+    assert told == (-1 if begin % 4 else 0 if width == 1 else WAS_MOVED)
+    if told == WAS_MOVED:
+        assert reading.whole.tolist() == columns.tolist()
+
+
 def test_arrays_of_the_wrong_size_are_refused_not_written_beyond() -> None:
     right = Reading()
     others = [right.whole, right.reward, right.going, right.ended, right.begun]

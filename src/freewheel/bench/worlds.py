@@ -79,7 +79,7 @@ def run_stage(plans: list[Plan], rivals: Rivals, settings: WorldsSettings, bar: 
         reasons = {}
         for plan in plans:
             bar.show(f"opening {plan.name}")
-            # A process of its own for each, as for the peers: two worlds in one have lowered each other's figures.
+            # A process of its own for each, as for the peers: nothing of one world lies in another's way.
             ours = closing.enter_context(Child(plan.name, Path(sys.executable), "worlds_worker", f"{OURS}-{plan.kind}"))
             reasons[plan.name] = ours.ask(order_to_open(env, lanes), OPEN_TIMEOUT_S)["reason"]
             measures[plan.name, OURS] = partial(rows_per_s, ours, settings.seconds)
