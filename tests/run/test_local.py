@@ -192,7 +192,7 @@ def test_with_pin_on_the_learner_and_the_others_keep_to_cores_of_their_own(
 ) -> None:
     bound: dict[int, set[int]] = {}
     monkeypatch.setattr(pinning, "_bind", bound.__setitem__)
-    train(tmp_path, **{"local.pin": "on"})
+    train(tmp_path, steps=1_500, **{"local.pin": "on"})  # long enough to be looked at while the actor lives
     masks = {frozenset(cores) for cores in bound.values()}
     assert len(bound) >= 2
     assert len(masks) == 2
