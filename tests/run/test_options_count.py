@@ -117,6 +117,20 @@ def test_a_vector_env_refuses_what_it_cannot_follow(name: str, tmp_path: Path) -
         env.close()
 
 
+def test_drawn_actions_are_refused_where_nothing_is_evaluated(tmp_path: Path) -> None:
+    env = gymnasium.make_vec("CartPole-v1", 2)
+    settings = {"runtime": "sequential", "rollout.rows": 16, "log.folder": str(tmp_path), "eval_sampled": True}
+    try:
+        with pytest.raises(ConfigError, match="eval_sampled=True was given, but there is no evaluation of a VectorEnv"):
+            freewheel.train(env, algo="ppo", steps=64, preset="none", settings=settings)
+    finally:
+        env.close()
+    with pytest.raises(ConfigError, match="eval_sampled was given, but has no effect: eval_episodes=0"):
+        train_ppo(tmp_path, "CartPole-v1", eval_sampled=True)
+    with pytest.raises(ConfigError, match="eval_sampled was given, but has no effect: it belongs to ppo and appo"):
+        train(tmp_path, settings={"eval_sampled": True, "eval_episodes": 5})
+
+
 def test_without_an_evaluation_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     env = gymnasium.make_vec("CartPole-v1", 3)
     settings = {**TINY, "log.folder": str(tmp_path)}

@@ -221,7 +221,7 @@ class WorldsSettings:
     """Numbers of lanes."""
 
     rounds: int = 15
-    """Rounds; a figure is the median over them. Many short ones: a disturbance that lasts for a second then meets few of them."""
+    """Rounds; a figure is the median over them. Many short ones: what disturbs the machine for a moment then meets few of them."""
 
     seconds: float = 0.2
     """Length of each measurement in a round."""

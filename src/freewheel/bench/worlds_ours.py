@@ -19,7 +19,7 @@ WARM_SHARE = 0.2
 
 
 def handlers(kind: str) -> Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]]:
-    """What `peers/worlds_worker.py` answers for worlds of this kind."""
+    """What `peers/worlds_worker.py` answers for worlds of this kind; the one that was opened is closed with its process."""
     player: Player | None = None
 
     def open_world(message: dict[str, Any]) -> dict[str, Any]:
@@ -32,14 +32,7 @@ def handlers(kind: str) -> Mapping[str, Callable[[dict[str, Any]], dict[str, Any
         assert player is not None
         return {"rows_per_s": player.rows_per_s(message["seconds"])}
 
-    def close(_: dict[str, Any]) -> dict[str, Any]:
-        nonlocal player
-        if player is not None:
-            player.world.close()
-        player = None
-        return {}
-
-    return {"open": open_world, "step": step, "close": close}
+    return {"open": open_world, "step": step}
 
 
 def open_ours(kind: str, env: str, lanes: int) -> tuple[World, str]:

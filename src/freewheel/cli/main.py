@@ -16,7 +16,7 @@ from freewheel.run.stopping import ends_at_once
 # Each command is a module of this package with a main(args); it is imported only when it is called.
 COMMANDS = {
     "train": "train an agent and evaluate it",
-    "eval": "play greedy episodes with a trained agent",
+    "eval": "play episodes with a trained agent",
     "play": "film a trained agent as GIF or MP4",
     "doctor": "look at the machine and an env, before anything starts",
     "runs": "list or remove runs",

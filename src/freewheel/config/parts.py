@@ -340,7 +340,7 @@ class Config:
     """local: actors and learner as free-running processes; sequential: in turn in one process, repeatable bit for bit; auto: local where there is more than one core, but for ppo."""
 
     eval_episodes: int = 100
-    """Greedy episodes played at the end; 0 plays none."""
+    """Episodes played at the end, greedy ones unless eval_sampled is set; 0 plays none."""
 
     eval_sampled: bool = False
     """Play them with drawn actions, as in training, in place of the likeliest (ppo, appo): for envs that show only a part of their state, where the same action may be taken in vain again and again."""

@@ -53,7 +53,10 @@ def _chooser(infer: Acts, config: Config, num_lanes: int, seed: int) -> Choose:
     if not config.eval_sampled:
         return lambda obs, lanes: infer.greedy(obs)
     if not isinstance(infer, Sampler):
-        raise ConfigError(f"algo={config.algo} has values, not a policy to draw actions from: leave eval_sampled out.")
+        raise ConfigError(
+            f"algo={config.algo} has values, not a policy to draw actions from, and plays greedy episodes only. "
+            "Leave eval_sampled and --actions sampled out."
+        )
     return infer.for_lanes(num_lanes, seed).drawn
 
 

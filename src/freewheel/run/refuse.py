@@ -47,8 +47,9 @@ def refuse_without_effect(
             f"log.clip_every_steps was given, but has no effect: {env_name(env)} is an env object, in which the training goes on, "
             "and a clip needs one of its own. Give a function that makes one, or leave it out."
         )
-    if given.get("eval_episodes") and not can_evaluate(env):
-        raise ConfigError(f"eval_episodes={given['eval_episodes']} was given, but there is {NO_EVALUATION}.")
+    for name in ("eval_episodes", "eval_sampled"):
+        if given.get(name) and not can_evaluate(env):
+            raise ConfigError(f"{name}={given[name]} was given, but there is {NO_EVALUATION}.")
 
 
 def can_evaluate(env: Any) -> bool:

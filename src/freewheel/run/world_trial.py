@@ -27,6 +27,7 @@ from freewheel.worlds.pool_member import how_it_ended
 DECIDED = ("kind", "workers", "threads")
 # After the child's own deadline, at which it writes its stack down.
 GRACE_S = 1.0
+KILL_S = 5.0
 
 
 def choose_apart(env: Any, config: WorldConfig, actors: int, step_timeout_s: float) -> Choice:
@@ -48,10 +49,12 @@ def choose_apart(env: Any, config: WorldConfig, actors: int, step_timeout_s: flo
             told = {"failed": f"its process {how_it_ended(process.exitcode)}"}
     finally:
         if process.pid is not None:
+            process.kill()  # before it has a group of its own, too
             with contextlib.suppress(ProcessLookupError):  # nobody of its group is left
                 os.killpg(process.pid, signal.SIGKILL)
-            process.join()
-        process.close()
+            process.join(KILL_S)
+        with contextlib.suppress(ValueError):  # it could not be killed
+            process.close()
     if "failed" in told:
         return unmeasured(config, told["failed"], num_cores())
     return Choice(replace(config, **{name: told[name] for name in DECIDED}), told["reason"])

@@ -54,7 +54,7 @@ class PufferVector(VectorEnv[Any, Any, Any]):
         masks = getattr(self._env, "masks", None)
         if masks is not None and not np.all(masks):
             raise ValueError(
-                f"agents {np.flatnonzero(~np.asarray(masks, np.bool_)).tolist()} are masked out, and lanes cannot pause"
+                f"agents {np.flatnonzero(~np.asarray(masks, np.bool_)).tolist()} are masked out, and lanes cannot pause: make the env so that all of them stay"
             )
         if np.shape(obs) == self._seen.shape:  # else the world says what is wrong with it
             np.copyto(self._seen, obs, casting="unsafe")
