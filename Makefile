@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(wildcard core/*.hpp core/*.cpp core/CMakeLists.txt)
 
-.PHONY: help setup train test check bench peers core-test fault soak clean
+.PHONY: help setup train test check bench peers core-test gate fault soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -19,21 +19,22 @@ test: setup  ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: setup  ## formatting, lint, types
-	$(BIN)/ruff format --check src tests examples
-	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples benchmarks scripts
+	$(BIN)/ruff check src tests examples benchmarks scripts
 	$(BIN)/mypy
 
 bench: setup  ## measure, side by side with the peers that are installed (hours)
-	$(BIN)/freewheel bench replay
-	$(BIN)/freewheel bench weights
-	$(BIN)/freewheel bench update
-	$(BIN)/freewheel bench dqn
-	$(BIN)/freewheel bench ppo
-	$(BIN)/freewheel bench worlds
-	$(BIN)/freewheel bench pixels
-	$(BIN)/freewheel bench locks --plot build/bench-locks.svg
+	$(BIN)/python -m benchmarks replay
+	$(BIN)/python -m benchmarks weights
+	$(BIN)/python -m benchmarks update
+	$(BIN)/python -m benchmarks dqn
+	$(BIN)/python -m benchmarks ppo
+	$(BIN)/python -m benchmarks control
+	$(BIN)/python -m benchmarks worlds
+	$(BIN)/python -m benchmarks pixels
+	$(BIN)/python -m benchmarks locks --plot build/bench-locks.svg
 	$(BIN)/freewheel bench speedup --plot build/bench-speedup.svg
-	$(BIN)/freewheel bench learn
+	$(BIN)/python -m benchmarks learn
 
 peers:  ## install the peers to measure against, in .venv-peers and beside it
 	bash scripts/peers.sh
@@ -41,12 +42,15 @@ peers:  ## install the peers to measure against, in .venv-peers and beside it
 core-test:  ## all tests of the C++ core: schedules, ThreadSanitizer, AddressSanitizer (minutes)
 	$(MAKE) -C core/tests full
 
+gate: setup  ## the speed of this checkout against the base commit; fails where it lost more than 3 % (an hour)
+	$(BIN)/python scripts/speed_gate.py
+
 FAULT ?= 10
 MINUTES ?= 30
 
 fault: setup  ## the fault tests with FAULT (10) times the counts of `make test`
 	FREEWHEEL_FAULT=$(FAULT) $(BIN)/python -m pytest -o timeout=7200 tests/fault tests/memory/test_processes.py \
-	  tests/run/test_checkpoint_faults.py tests/run/test_checkpoint_damage.py
+	  tests/store/test_checkpoint_faults.py tests/store/test_checkpoint_damage.py
 
 soak: setup  ## train for MINUTES (30) with a fault every minute; fails if anything grows or is lost
 	PYTHONPATH=scripts $(BIN)/python scripts/soak.py --minutes $(MINUTES)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds what `freewheel bench` runs beside ours: .venv-peers with other projects' replay buffers, trainings, vector envs and updates;
+# Builds what `python -m benchmarks` runs beside ours: .venv-peers with other projects' replay buffers, trainings, vector envs and updates;
 # .venv-peers-puffer (PufferLib) and .venv-peers-sf (Sample Factory), which need older packages than the others.
 # Does nothing where the versions it was built from are still the ones asked for. PYTHON names another interpreter.
 #   peers.sh              all; of PufferLib and Sample Factory one that cannot be installed is told of and left out

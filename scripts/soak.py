@@ -25,8 +25,7 @@ import numpy as np
 from gymnasium import spaces
 
 import freewheel
-from freewheel.run.checkpoint import load_newest
-from freewheel.run.job import FIRST_ACTOR
+from freewheel.store.checkpoint import load_newest
 
 SAMPLE_S, FAULT_S = 2.0, 60.0
 RECOVER_S = 20.0  # after a fault the rate is not judged: a stopped role is noticed, replaced and warm by then
@@ -94,19 +93,18 @@ class Soak(freewheel.Callback):
         if self.moment is not None:
             return
         self.moment, self.over = moment, threading.Event()
-        self.job, self.supervisor = moment._runtime.job, moment._runtime._supervisor
+        self.plan, self.supervisor = moment._runtime.plan, moment._runtime._supervisor
         self.began = time.monotonic()
         self.threads = [threading.Thread(target=work, daemon=True) for work in (self.look, self.sabotage)]
         for thread in self.threads:
             thread.start()
 
     def look(self) -> None:
-        governor = self.job.governor()
         while not self.over.wait(SAMPLE_S):
             pids = {("supervisor", 0): os.getpid()}
             pids |= {(m.name, m.life): m.process.pid for m in self.supervisor.members if m.process is not None}
             memory = {who: mb for who, pid in pids.items() if (mb := private_mb(pid)) is not None}
-            self.samples.append(Sample(self.seconds(), governor.steps, memory, num_fds(), num_segments()))
+            self.samples.append(Sample(self.seconds(), self.plan.counts.steps, memory, num_fds(), num_segments()))
 
     def sabotage(self) -> None:
         chance = random.Random(self.seed)
@@ -115,7 +113,7 @@ class Soak(freewheel.Callback):
             self.over.wait(max(0.0, fault_at - self.seconds()))
             if self.over.is_set() or self.seconds() >= self.minutes * 60 - RECOVER_S:
                 break
-            member = chance.choice([self.supervisor.learner, *self.supervisor.actors])
+            member = chance.choice([*self.supervisor.learners, *self.supervisor.actors])
             number = chance.choice([signal.SIGKILL, signal.SIGSTOP])
             process = member.process
             if process is not None:
@@ -194,9 +192,10 @@ def verdict(soak: Soak, folder: Path) -> list[str]:
         if is_judged and not is_good:
             wrong.append(name)
 
-    pages = [soak.job.ledger.snapshot(FIRST_ACTOR + i) for i in range(soak.job.layout.actors)]
+    plan = soak.plan
+    pages = [plan.ledger.snapshot(plan.first_actor + i) for i in range(plan.layout.actors)]
     begun, counted = (sum(page.counters[name] for page in pages) for name in ("rows_begun", "rows"))
-    committed, deaths = soak.job.lanes.rows_written(), soak.supervisor.num_deaths
+    committed, deaths = plan.policies[0].lanes.rows_written(), soak.supervisor.num_deaths
     most_lost = 2 * SETTINGS["world.lanes"] // SETTINGS["local.actors"] * deaths
     check("faults, deaths", f"{len(soak.faults)}, {deaths}", deaths >= len(soak.faults))
     check("rows begun, committed", f"{begun:,}, {committed:,}", counted <= committed <= begun <= committed + most_lost)

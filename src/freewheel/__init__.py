@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from freewheel.report.episodes import Episode as Episode
     from freewheel.run.callback import Callback as Callback
     from freewheel.run.callback import Moment as Moment
-    from freewheel.run.policy import Policy as Policy
-    from freewheel.run.policy import load_policy as load
+    from freewheel.store.load import Policy as Policy
+    from freewheel.store.load import load_policy as load
     from freewheel.train import Run as Run
     from freewheel.train import train as train
 
@@ -35,9 +35,9 @@ _NAMES = {
     "FreewheelError": "freewheel.errors:FreewheelError",
     "Moment": "freewheel.run.callback:Moment",
     "Outcome": "freewheel.algos.algo:Outcome",
-    "Policy": "freewheel.run.policy:Policy",
+    "Policy": "freewheel.store.load:Policy",
     "Run": "freewheel.train:Run",
-    "load": "freewheel.run.policy:load_policy",
+    "load": "freewheel.store.load:load_policy",
     "train": "freewheel.train:train",
 }
 __all__ = [

@@ -11,6 +11,12 @@ from typing import Any
 from freewheel.errors import ConfigError, EnvError
 
 
+def is_import(name: str) -> bool:
+    """module:function, in contrast to an id; module:Name-v0 is an id that the module registers."""
+    module, colon, function = name.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in [*module.split("."), *function.split(".")])
+
+
 def find_module(name: str) -> Any:
     """A module, also from the folder that the command is called in."""
     here = os.getcwd()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,8 +51,7 @@ class RowSpec:
         cls, observation: Space, action: Space, extra: Mapping[str, tuple[str, tuple[int, ...]]] | None = None
     ) -> RowSpec:
         """The row of these spaces; `extra` adds columns by name, as (dtype, shape): log-prob, source tag and the like."""
-        fields = [Field(name, str(dt), shape, True) for name, dt, shape in _leaves("obs", observation)]
-        fields += [Field(name, str(dt), shape, False) for name, dt, shape in _leaves("action", action)]
+        fields = [*fields_of("obs", observation, is_observation=True), *fields_of("action", action)]
         for name, (dtype, shape) in (extra or {}).items():
             _check_extra(name, dtype, [field.name for field in fields])
             fields.append(Field(name, str(np.dtype(dtype)), tuple(shape), False))
@@ -78,19 +77,27 @@ def flatten(name: str, space: Space, value: Any) -> dict[str, np.ndarray[Any, An
     return {key: array for part in parts for key, array in part.items()}
 
 
-def _leaves(name: str, space: Space) -> Iterator[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+def unflatten(name: str, space: Space, fields: Mapping[str, Any]) -> Any:
+    """The value of a nested space whose fields these are: what `flatten` takes apart."""
     if isinstance(space, spaces.Dict):
-        for key, sub in space.spaces.items():
-            yield from _leaves(f"{name}.{key}", sub)
+        return {key: unflatten(f"{name}.{key}", sub, fields) for key, sub in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(unflatten(f"{name}.{i}", sub, fields) for i, sub in enumerate(space.spaces))
+    return fields[name]
+
+
+def fields_of(name: str, space: Space, *, is_observation: bool = False) -> list[Field]:
+    """The fields of a nested space, in the order in which `flatten` gives them."""
+    if isinstance(space, spaces.Dict):
+        parts = [(f"{name}.{key}", sub) for key, sub in space.spaces.items()]
     elif isinstance(space, spaces.Tuple):
-        for i, sub in enumerate(space.spaces):
-            yield from _leaves(f"{name}.{i}", sub)
+        parts = [(f"{name}.{i}", sub) for i, sub in enumerate(space.spaces)]
     else:
-        dtype = _dtype(name, space)
-        shape = space.shape or ()
+        dtype, shape = _dtype(name, space), space.shape or ()
         if 0 in shape:
             raise ConfigError(f"space {name} has shape {shape}: there is nothing in it to store.")
-        yield name, dtype, tuple(int(n) for n in shape)
+        return [Field(name, str(dtype), tuple(int(n) for n in shape), is_observation)]
+    return [field for part, sub in parts for field in fields_of(part, sub, is_observation=is_observation)]
 
 
 def _dtype(name: str, space: Space) -> np.dtype[Any]:

@@ -9,14 +9,15 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from freewheel.actors.explore import Explorer
+from freewheel.actors.actor import Actor, GroupActor
 from freewheel.actors.infer import Infer
-from freewheel.actors.loop import Actor
+from freewheel.actors.value_policy import ValuePolicy
 from freewheel.algos.make import make_algo
-from freewheel.config import ExploreConfig, NetConfig, QConfig, WorldConfig
+from freewheel.config import ExploreConfig, NetConfig, QConfig, WorldConfig, find_algo
+from freewheel.contracts import Spaces
+from freewheel.memory.counts import RunCounts
 from freewheel.memory.lanes import Lanes
 from freewheel.memory.replay import Replay
-from freewheel.nets.build import build_net
 from freewheel.spec import RowSpec
 from freewheel.worlds.make import make_world
 
@@ -37,31 +38,70 @@ class Count(gymnasium.Env[Any, Any]):
         return np.full(1, self.at, np.float32), 10.0 * self.at, self.at == 3, False, {}
 
 
+class Fixed:
+    """Weights that say a version and never change."""
+
+    version = 0
+
+    def fetch(self) -> bool:
+        return False
+
+
+class Open:
+    """A pace that holds nobody; it keeps what it was shown."""
+
+    def __init__(self) -> None:
+        self.is_open, self.shown = True, 0
+
+    def may_answer(self, pending: int) -> bool:
+        return self.is_open
+
+    def show(self, n: int) -> None:
+        self.shown += n
+
+
+def algo_of(config: WorldConfig, epsilon: float = 1.0, q: QConfig | None = None, name: str = "dqn") -> Any:
+    explore = ExploreConfig(schedule="constant", end=epsilon)
+    more = {"q": q or QConfig(), "explore": explore, "net": NetConfig(hidden=(8,)), "world": config}
+    settings = find_algo(name).Settings("test", algo=name, **more)
+    return make_algo(settings, Spaces(Count.observation_space, Count.action_space, config.lanes))
+
+
 def make(config: WorldConfig, epsilon: float, q: QConfig | None = None) -> tuple[Actor, Lanes]:
-    torch.manual_seed(0)
     world = make_world(Count, config, seed=0)
-    q = q or QConfig()
-    net = build_net(world.obs_space, world.action_space, NetConfig(hidden=(8,)), q, "dqn")
-    infer = Infer(net.eval(), make_algo("dqn", q, net), np.int64, seed=1)
-    lanes = Lanes(RowSpec.of(world.obs_space, world.action_space), world.num_lanes, 100)
-    explorer = Explorer(ExploreConfig(schedule="constant", end=epsilon), world.num_lanes, 3, seed=1)
-    return Actor(world, lanes.writer(), infer, explorer, config), lanes
+    (group,) = world.groups
+    algo = algo_of(config, epsilon, q)
+    policy = algo.policy(algo.net.eval(), lambda stream: 1, range(config.lanes), config.lanes)
+    lanes = Lanes(RowSpec.of(group.obs_space, group.action_space), group.num_lanes, 100)
+    counts = RunCounts(1).of(0)
+    acting = GroupActor(0, group, policy, Fixed(), lanes, lanes.writer(), counts, Open(), config)
+    return Actor(world, [acting]), lanes
+
+
+def infer_of(actor: Actor) -> Infer:
+    policy = actor.groups[0].policy
+    assert isinstance(policy, ValuePolicy)
+    return policy.infer
 
 
 def test_rows_steps_and_returns() -> None:
     actor, lanes = make(WorldConfig(lanes=2), 1.0)
-    steps, episodes = [], []
+    (group,) = actor.groups
+    steps = []
     for turn in range(9):
-        done, finished = actor.turn(sum(steps), version=turn)
-        steps.append(done)
-        episodes += finished
+        group.weights.version = turn  # type: ignore[misc]
+        before = group.counts.steps
+        assert actor.turn()
+        steps.append(group.counts.steps - before)
     assert steps == [0, 2, 2, 2, 2, 2, 2, 2, 2]
-    assert [(e.lane, e.ret, e.length, e.step) for e in episodes] == [
-        (0, 60, 3, 6),
-        (1, 60, 3, 6),
-        (0, 60, 3, 12),
-        (1, 60, 3, 12),
+    assert group.num_steps == group.counts.run_steps == group.pace.shown == 16
+    assert [(of, e.lane, e.ret, e.length, e.step) for of, e in actor.take_finished()] == [
+        (0, 0, 60, 3, 6),
+        (0, 1, 60, 3, 6),
+        (0, 0, 60, 3, 12),
+        (0, 1, 60, 3, 12),
     ]
+    assert actor.take_finished() == []
     replay = Replay(lanes, 16, gamma=0.5)
     batch = replay.sample()
     for obs, next_obs, reward, discount in zip(
@@ -73,19 +113,39 @@ def test_rows_steps_and_returns() -> None:
     assert set(batch.action.tolist()) <= {5, 6, 7}
 
 
+def test_an_answer_that_the_pace_holds_back_is_owed_and_given_later() -> None:
+    actor, lanes = make(WorldConfig(lanes=2), 1.0)
+    (group,) = actor.groups
+    actor.turn()
+    group.pace.is_open = False
+    assert not actor.turn()
+    assert actor.owes
+    assert group.pace.shown == 2  # the learner may wait for just that
+    heads = [lanes.core.head(lane) for lane in range(2)]
+    assert not actor.turn()
+    assert (group.counts.steps, group.pace.shown) == (2, 2)  # nothing more is received meanwhile
+    assert [lanes.core.head(lane) for lane in range(2)] == heads == [1, 1]
+    group.pace.is_open = True
+    assert actor.turn()
+    assert not actor.owes
+    assert [lanes.core.head(lane) for lane in range(2)] == [2, 2]
+    assert (group.counts.steps, group.pace.shown) == (2, 2)
+
+
 def test_rewards_are_scaled_and_clipped_for_learning_only() -> None:
     actor, lanes = make(WorldConfig(lanes=1, reward_scale=0.1, reward_clip=2.0), 1.0)
-    finished = [episode for turn in range(20) for episode in actor.turn(0, turn)[1]]
-    assert {episode.ret for episode in finished} == {60.0}
+    for _ in range(20):
+        actor.turn()
+    assert {episode.ret for _, episode in actor.take_finished()} == {60.0}
     assert set(Replay(lanes, 16).sample().reward.tolist()) == {1.0, 2.0}
 
 
 def test_rows_that_explore_try_and_the_others_follow_the_network() -> None:
     actor, _ = make(WorldConfig(lanes=4), 0.5)
     obs = {"obs": np.linspace(0, 3, 40, dtype=np.float32)[:, None]}
-    best = actor.infer.greedy(obs)
+    best = infer_of(actor).greedy(obs)
     explores, tried = np.arange(40) % 2 == 0, np.arange(40) % 3
-    taken = actor.infer.act(obs, np.arange(40), explores, tried)
+    taken = infer_of(actor).act(obs, np.arange(40), explores, tried)
     assert best.dtype == taken.dtype == np.int64
     np.testing.assert_array_equal(taken[explores], tried[explores] + 5)
     np.testing.assert_array_equal(taken[~explores], best[~explores])
@@ -94,17 +154,16 @@ def test_rows_that_explore_try_and_the_others_follow_the_network() -> None:
 def test_noise_changes_what_is_chosen_unless_greedy() -> None:
     actor, _ = make(WorldConfig(lanes=1), 0.0, QConfig(noisy=True, noisy_sigma=5.0))
     obs = {"obs": np.linspace(-3, 3, 50, dtype=np.float32)[:, None]}
-    values = [actor.infer.values(obs, np.arange(50)) for _ in range(2)]
+    values = [infer_of(actor).values(obs, np.arange(50)) for _ in range(2)]
     assert not torch.equal(values[0], values[1])
-    greedy = [actor.infer.values(obs) for _ in range(2)]
+    greedy = [infer_of(actor).values(obs) for _ in range(2)]
     assert torch.equal(greedy[0], greedy[1])
 
 
 def test_fractions_of_a_lane_do_not_depend_on_its_company() -> None:
-    torch.manual_seed(0)
-    q = QConfig(num_act_taus=4)
-    net = build_net(Count.observation_space, Count.action_space, NetConfig(hidden=(8,)), q, "iqn").eval()
-    together, apart = (Infer(net, make_algo("iqn", q, net), np.int64, seed=1, num_lanes=3) for _ in range(2))
+    algo = algo_of(WorldConfig(), q=QConfig(num_act_taus=4), name="iqn")
+    net = algo.net.eval()
+    together, apart = (Infer(net, algo, np.int64, seed=1, num_lanes=3) for _ in range(2))
     obs = {"obs": np.ones((3, 1), np.float32)}
     every, yes, no = np.arange(3), np.ones(3, bool), np.zeros(3, bool)
     together.act(obs, every, yes, every)  # all explore: the network is not asked, and the step counts all the same
@@ -115,6 +174,6 @@ def test_fractions_of_a_lane_do_not_depend_on_its_company() -> None:
         apart.act({"obs": obs["obs"][:1]}, alone, yes[:1], alone)
         for expected in (first, second):
             np.testing.assert_allclose(apart.values({"obs": obs["obs"][:1]}, alone)[0], expected[lane], rtol=1e-5)
-    other = Infer(net, make_algo("iqn", q, net), np.int64, seed=1, num_lanes=1, first_lane=2)
+    other = Infer(net, algo, np.int64, seed=1, num_lanes=1, first_lane=2)
     other.act({"obs": obs["obs"][:1]}, np.array([0]), no[:1], every[:1])
     np.testing.assert_allclose(other.values({"obs": obs["obs"][:1]}, np.array([0]))[0], first[2], rtol=1e-5)

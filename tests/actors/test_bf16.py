@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from freewheel.actors.bf16 import narrowed
 from freewheel.config import NetConfig, QConfig
-from freewheel.learners.precision import tried
+from freewheel.machine.precision import why_not
 from freewheel.nets.build import QNet, build_net
 from freewheel.nets.flat import Flat
 from freewheel.nets.inputs import any_observations
@@ -19,8 +19,8 @@ FRAME = spaces.Box(0, 255, (36, 36), np.uint8)
 
 @pytest.fixture(autouse=True)
 def runs_here() -> None:
-    if "why" in (found := tried("bf16", "cpu")):
-        pytest.skip(found["why"])
+    if why := why_not("bf16", "cpu"):
+        pytest.skip(why)
 
 
 def bound() -> tuple[QNet, torch.Tensor]:

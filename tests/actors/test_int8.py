@@ -11,8 +11,9 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from freewheel.actors.compare import Compared, agreement_of, speed_of
+from freewheel.actors.compare import Compared, speed_of
 from freewheel.actors.int8 import quantized
+from freewheel.actors.narrow import _agreement as agreement_of
 from freewheel.config import NetConfig, QConfig
 from freewheel.errors import ConfigError
 from freewheel.nets.build import QNet, build_net
@@ -69,6 +70,9 @@ def test_a_network_without_linear_maps_is_refused() -> None:
 
 
 def test_agreement_is_the_share_of_equal_actions() -> None:
-    assert agreement_of(torch.eye(4), torch.eye(4)[[0, 1, 2, 0]]) == 0.75
+    one = {"action": np.array([0, 1, 2, 3])}
+    assert agreement_of(one, {"action": np.array([0, 1, 2, 0])}) == 0.75
+    many = {"action": np.array([[0, 1], [1, 1]])}
+    assert agreement_of(many, {"action": np.array([[0, 1], [1, 0]])}) == 0.5  # all parts of an action
     assert speed_of(lambda: torch.eye(2), lambda: torch.eye(2)) > 0
     assert str(Compared(1.5, 0.75)) == "1.50 times as fast as fp32, the same action in 75.0 % of cases"

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value
 
 from freewheel.actors.infer import Infer
-from freewheel.algos.algo import Algo, Forward
-from freewheel.algos.make import NAMES, make_algo
-from freewheel.config import NetConfig, QConfig
+from freewheel.algos.make import make_algo
+from freewheel.config import NetConfig, QConfig, find_algo
+from freewheel.contracts import Forward, Spaces
 from freewheel.errors import ConfigError
-from freewheel.nets.build import QNet, build_net
+from freewheel.nets.build import QNet
 
 SPACE = spaces.Box(-1, 1, (4,))
 NET = NetConfig(hidden=(16,), norm="layer")
@@ -32,9 +32,9 @@ class Case:
 
     def __init__(self, name: str, net: NetConfig = NET, **switches: Any) -> None:
         torch.manual_seed(0)
-        q = replace(Q, **switches)
-        self.net: QNet = build_net(SPACE, spaces.Discrete(3, start=2), net, q, name)
-        self.algo: Algo = make_algo(name, q, self.net)
+        settings = find_algo(name).Settings("test", algo=name, q=replace(Q, **switches), net=net)
+        self.algo = make_algo(settings, Spaces(SPACE, spaces.Discrete(3, start=2), 1))
+        self.net: QNet = self.algo.net
         self.params = {name: tensor.detach().clone() for name, tensor in self.net.named_parameters()}
         self.target = {name: tensor + 0.1 * torch.randn_like(tensor) for name, tensor in self.params.items()}
         self.batch: dict[str, Tensor] = {
@@ -53,11 +53,12 @@ class Case:
 
     def loss(self, **changed: Any) -> tuple[Tensor, Any]:
         given = {"params": self.params, "target": self.target, "batch": self.batch, "draws": self.draws} | changed
-        return self.algo.loss(self.forward, given["params"], given["target"], given["batch"], given["draws"])
+        (whole,) = self.algo.losses
+        return whole.function(self.forward, given["params"], given["target"], given["batch"], given["draws"], {})
 
 
 # Rainbow's loss is C51's, which a test of its own says.
-every = pytest.mark.parametrize("name", [name for name in NAMES if name != "rainbow"])
+every = pytest.mark.parametrize("name", ["dqn", "qrdqn", "iqn", "c51"])
 
 
 @every
@@ -85,7 +86,7 @@ def test_weights_scale_gradients_and_leave_priorities(name: str) -> None:
     assert outcome.priorities.shape == (ROWS,)
     assert (outcome.priorities >= 0).all()
     assert (outcome.q.shape, outcome.td.shape) == ((ROWS, 3), (ROWS,))
-    assert set(outcome.figures()) == {"q_mean", "q_min", "q_max", "td_abs"}
+    assert set(outcome.metrics()) == {"q_mean", "q_min", "q_max", "td_abs"}
 
 
 @every
@@ -219,7 +220,7 @@ def test_acting(name: str) -> None:
 def test_rainbow_is_the_loss_of_c51() -> None:
     rainbow, c51 = Case("rainbow", noisy=True), Case("c51", noisy=True)
     assert rainbow.loss()[0].item() == c51.loss()[0].item()
-    assert rainbow.algo.loss.func is c51.algo.loss.func  # type: ignore[attr-defined]
+    assert type(rainbow.algo).loss is type(c51.algo).loss
     assert rainbow.draws.keys() == c51.draws.keys()
 
 
@@ -232,4 +233,4 @@ def test_settings_reach_the_loss() -> None:
 
 def test_an_unknown_algorithm_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"algo='dqnn'.*qrdqn"):
-        make_algo("dqnn", Q, Case("dqn").net)
+        find_algo("dqnn")

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from freewheel.algos import c51, dqn, quantile
-from freewheel.algos.algo import chosen, midpoints
+from freewheel.algos import c51, dqn, iqn, qrdqn
+from freewheel.algos.algo import chosen
+from freewheel.nets.heads import midpoints
 
 seeds = st.integers(0, 2**31 - 1)
 
@@ -83,12 +84,12 @@ def test_dqn_by_hand(double: bool, huber: float | None, want: float) -> None:
     assert loss.item() == pytest.approx(want)
     assert outcome.priorities.tolist() == pytest.approx([1.0 if double else 3.0, 5.0])
     td_abs = 3.0 if double else 4.0
-    assert outcome.figures() == pytest.approx({"q_mean": 2.5, "q_min": 1, "q_max": 4, "td_abs": td_abs})
+    assert outcome.metrics() == pytest.approx({"q_mean": 2.5, "q_min": 1, "q_max": 4, "td_abs": td_abs})
 
 
 def test_quantile_huber_by_hand() -> None:
     # u = 3 and -0.5 for tau 0.25: 0.25 * 2.5 and 0.75 * 0.125, their mean.
-    got = quantile.quantile_huber(table([[1.0]]), table([[4.0, 0.5]]), table([0.25]), 1.0)
+    got = qrdqn.quantile_huber(table([[1.0]]), table([[4.0, 0.5]]), table([0.25]), 1.0)
     assert got.item() == pytest.approx((0.25 * 2.5 + 0.75 * 0.125) / 2)
 
 
@@ -102,15 +103,15 @@ def test_quantile_huber_is_the_triple_loop(seed: int, n: int, m: int, kappa: flo
     taus = midpoints(n) if fixed else torch.rand(3, n, generator=g)
     each = taus.expand(3, n).tolist()
     want = [naive.quantile_huber(*rows, kappa) for rows in zip(online.tolist(), goal.tolist(), each, strict=True)]
-    assert quantile.quantile_huber(online, goal, taus, kappa).tolist() == pytest.approx(want, rel=1e-4, abs=1e-5)
+    assert qrdqn.quantile_huber(online, goal, taus, kappa).tolist() == pytest.approx(want, rel=1e-4, abs=1e-5)
 
 
 def test_quantile_huber_is_least_at_the_quantiles() -> None:
     samples = torch.linspace(0, 1, 1001).unsqueeze(0)
     taus = midpoints(4)
     right, off = table([[0.125, 0.375, 0.625, 0.875]]), table([[0.2, 0.375, 0.625, 0.8]])
-    least = quantile.quantile_huber(right, samples, taus, 1e-3)
-    assert least.item() < quantile.quantile_huber(off, samples, taus, 1e-3).item()
+    least = qrdqn.quantile_huber(right, samples, taus, 1e-3)
+    assert least.item() < qrdqn.quantile_huber(off, samples, taus, 1e-3).item()
 
 
 def test_midpoints() -> None:
@@ -123,7 +124,7 @@ def test_qrdqn_takes_the_quantiles_of_the_best_mean(double: bool) -> None:
     online, target = {"table": table([[[1, 3], [2, 4]]])}, {"table": table([[[4, 8], [0, 10]]])}
     batch = batch_of([1.0], [0.5], [1.0], [0])
     goal = [1.0, 6.0] if double else [3.0, 5.0]
-    loss, outcome = quantile.qrdqn_loss(forward, online, target, batch, {}, double=double, huber=1.0)
+    loss, outcome = qrdqn.loss(forward, online, target, batch, {}, double=double, huber=1.0)
     assert loss.item() == pytest.approx(naive.quantile_huber([1.0, 3.0], goal, [0.25, 0.75], 1.0))
     assert outcome.priorities.item() == pytest.approx(abs(sum(goal) / 2 - 2.0))
     assert outcome.q.tolist() == [[2.0, 3.0]]
@@ -142,7 +143,7 @@ def test_iqn_uses_each_fraction_in_its_place(double: bool) -> None:
     slope = -1.0 if double else 1.0  # online prefers action 1, the target action 0
     goal = [1 + 0.5 * (5 + slope * tau) for tau in (0.2, 0.4, 0.6)]
     batch = batch_of([1.0], [0.5], [3.0], [1])
-    loss, outcome = quantile.iqn_loss(at, online, target, batch, draws, double=double, huber=1.0, num_choose=1)
+    loss, outcome = iqn.loss(at, online, target, batch, draws, double=double, huber=1.0, num_choose=1)
     assert loss.item() == pytest.approx(3 * naive.quantile_huber([0.2, 1.8], goal, [0.1, 0.9], 1.0), rel=1e-5)
     assert outcome.priorities.item() == pytest.approx(abs(sum(goal) / 3 - 1.0), rel=1e-5)
 

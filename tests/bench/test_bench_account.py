@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from freewheel.bench.account import sentence, summary, useful_share
+from freewheel.bench.account import BESIDE, USEFUL, sentence, summary, useful_share
+from freewheel.report.phases import PHASES
 
 
 def account(binds: str) -> dict[str, Any]:
@@ -22,9 +23,13 @@ def account(binds: str) -> dict[str, Any]:
 
 
 def test_start_and_compile_do_not_count() -> None:
-    phases = {"start": 0.2, "compile": 0.3, "compute": 0.3, "optimise": 0.1, "sample": 0.05, "stop": 0.05}
+    phases = {"start": 0.2, "compile": 0.3, "compute": 0.4, "sample": 0.05, "stop": 0.05}
     assert useful_share(phases) == pytest.approx(0.4 / 0.45)
     assert useful_share({"start": 1.0}) == 0.0
+
+
+def test_the_phases_it_names_are_those_of_the_ledger() -> None:
+    assert set(BESIDE) | USEFUL <= set(PHASES)
 
 
 def test_the_binding_role_is_the_one_that_the_account_names() -> None:

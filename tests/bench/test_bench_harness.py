@@ -4,11 +4,12 @@ import json
 
 import pytest
 
+from freewheel.bench.buffer_processes import NUMPY, BufferProgram
 from freewheel.bench.harness import Case, interleave, progress, report, times_better
-from freewheel.bench.peers.packages import PEERS
-from freewheel.bench.peers.rows import parse_obs
-from freewheel.bench.settings import OBS, ReplaySettings, split_list
-from freewheel.bench.stages import GOALS, Stage, fit, num_windows, plan
+from freewheel.bench.replay import num_windows
+from freewheel.bench.replay_plan import Stage, fit, plan
+from freewheel.bench.settings import ReplaySettings, split_list
+from freewheel.bench.worker.rows import parse_obs
 from freewheel.errors import ConfigError
 
 
@@ -78,17 +79,16 @@ def test_commas_inside_brackets_belong_to_the_shape() -> None:
     assert split_list("f32[8],u8[4,84,84], f32[171]") == ("f32[8]", "u8[4,84,84]", "f32[171]")
 
 
-def test_every_goal_is_a_case_of_the_default_run() -> None:
+def test_the_default_run_has_all_operations() -> None:
     names = {stage.case(batch).name for stage in plan(ReplaySettings()) for batch in stage.batches}
-    derived = {f"bytes/{OBS[2]}", "per_cost/f32[171]/256"}
-    assert set(GOALS) <= names | derived
     assert {"add/f32[8]/1", "add/f32[8]/64", "uniform/u8[4,84,84]/32", "prioritized/f32[171]/4096"} <= names
 
 
 def test_windows_are_counted_as_they_will_be_run() -> None:
     settings = ReplaySettings(obs=("f32[8]",), batches=(32, 256), rounds=3)
-    # add/1, add/64 and two uniform batches: ours, four peers and numpy; two prioritized: ours and two peers
-    assert num_windows(plan(settings), PEERS, settings) == 3 * (6 + 6 + 2 * 6 + 2 * 3)
+    peer = BufferProgram(NUMPY.program, has_prioritized=True)
+    # add/1, add/64 and two uniform batches: ours, the peer and numpy; two prioritized: ours and the peer
+    assert num_windows(plan(settings), {"peer": peer, "numpy": NUMPY}, settings) == 3 * (3 + 3 + 2 * 3 + 2 * 2)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_settings_that_cannot_work_are_refused(settings: ReplaySettings, says: s
 
 def test_peers_that_do_not_fit_together_come_in_turn() -> None:
     stage = Stage("uniform", parse_obs("u8[4,84,84]"), 100_000, (32,))
-    names, size = ["cpprb", "sb3", "torchrl"], stage.peer_bytes
+    names, size = ["cpprb", "sb3", "torchrl"], stage.other_bytes
     assert fit(names, stage, 3 * size) == ([names], None)
     groups, note = fit(names, stage, 2 * size)
     assert groups == [["cpprb", "sb3"], ["torchrl"]]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from freewheel.bench import replay, weights
-from freewheel.bench.peers.rows import EPISODE_ROWS, episode, parse_obs, steps
 from freewheel.bench.settings import ReplaySettings, WeightsSettings
+from freewheel.bench.worker.rows import EPISODE_ROWS, episode, parse_obs, steps
 from freewheel.cli.main import main
 
 
@@ -18,7 +18,6 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 def test_replay_runs_without_peers(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ReplaySettings(
-        against=("none",),
         obs=("f32[171]", "u8[4,12,12]"),
         batches=(32, 256),
         capacity=2048,
@@ -47,7 +46,6 @@ def test_replay_runs_without_peers(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_our_rows_take_the_memory_of_single_frames(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ReplaySettings(
-        against=("none",),
         obs=("u8[4,84,84]",),
         batches=(32,),
         capacity=1024,
@@ -75,13 +73,6 @@ def test_weights_run_in_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert cases["vs_two_copies/1.7M"]["baseline"] == "two_copies"
 
 
-def test_weights_run_through_a_queue(capsys: pytest.CaptureFixture[str]) -> None:
-    weights.run(WeightsSettings(against=("mp_queue",), sizes=("1.7M",), rounds=1, seconds=0.002, json=True))
-    first, second = last_line(capsys)["cases"]
-    assert first["peers"]["mp_queue"] > 0
-    assert (second["case"], second["baseline"]) == ("vs_queue/1.7M", "mp_queue")
-
-
 def test_the_rows_of_the_peers_are_one_episode() -> None:
     block = episode(parse_obs("u8[4,6,5]"))
     assert block.obs.shape == (EPISODE_ROWS, 4, 6, 5)
@@ -102,8 +93,8 @@ def test_the_rows_of_the_peers_are_one_episode() -> None:
             "ConfigError: unknown command 'bnch'. Did you mean 'bench'? There are: ",
         ),
         ([], 2, "usage: freewheel COMMAND"),
-        (["bench", "replay", "--against", "cprb"], 2, "Did you mean 'cpprb'"),
-        (["bench", "weights", "--against", "queue"], 2, "Did you mean 'mp_queue'"),
+        (["bench", "replay", "--rounds", "0"], 2, "--rounds 0 must be at least 1"),
+        (["bench", "weights", "--against", "copies"], 2, "Did you mean 'two_copies'"),
         (["bench", "weights", "--sizes", "2M"], 2, "unknown size '2M'"),
     ],
 )
@@ -126,7 +117,7 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
         main(["bench", "replay", "--help"])
     assert left.value.code == 0
     out = capsys.readouterr().out
-    for flag in ("--json", "--against", "--obs", "--batches", "--seconds", "--rounds", "--capacity"):
+    for flag in ("--json", "--obs", "--batches", "--seconds", "--rounds", "--capacity"):
         assert flag in out
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from freewheel.bench import speedup
-from freewheel.bench.peers.meter import Meter, Together
 from freewheel.bench.settings import SpeedupSettings
+from freewheel.bench.several_agents import SeveralAgents
 from freewheel.bench.speedup import Layout, Point, make_case, plan, predicted, ratio_for
-from freewheel.bench.team import Team
 from freewheel.bench.trainings import Configuration
+from freewheel.bench.worker.meter import Meter, Together
 from freewheel.cli.main import main
 from freewheel.errors import FreewheelError
 
@@ -46,13 +46,13 @@ def test_amdahl(share: float, layout: Layout, cores: int, expected: float) -> No
     assert predicted(share, layout, cores) == pytest.approx(expected)
 
 
-def test_each_share_has_a_run_in_turn_and_one_per_number_of_actors_and_of_agents() -> None:
+def test_each_share_has_a_sequential_run_and_one_per_number_of_actors_and_of_agents() -> None:
     points = plan(SpeedupSettings(shares=(0.2, 0.5), actors=(1, 2), agents=(1, 3), lanes=8), 30.0)
     assert [point.share for point in points] == [0.2, 0.5]
-    orders = [points[1].in_turn.order, *(one.order for one in points[1].free.values())]
+    orders = [points[1].sequential.order, *(one.order for one in points[1].local.values())]
     roles = [(order["runtime"], order["actors"]) for order in orders]
     assert roles == [("sequential", 0), ("local", 1), ("local", 2), ("local", 1)]
-    assert [getattr(one, "agents", 1) for one in points[1].free.values()] == [1, 1, 3]
+    assert [getattr(one, "agents", 1) for one in points[1].local.values()] == [1, 1, 3]
     assert {order["ratio"] for order in orders} == {ratio_for(0.5, 30.0)}
 
 
@@ -78,7 +78,7 @@ def test_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
         self.windows.append(window)
 
     monkeypatch.setattr(Configuration, "measure", measure)
-    monkeypatch.setattr(Team, "measure", measure)
+    monkeypatch.setattr(SeveralAgents, "measure", measure)
     path = tmp_path / "speedup.svg"
     speedup.run(SpeedupSettings(shares=(0.3, 0.5), actors=(1, 2), agents=(10,), rounds=2, plot=path, json=True))
     out = capsys.readouterr().out
@@ -107,29 +107,18 @@ def test_runs_that_fail_leave_their_share_out(
             self.windows.append({"steps_per_s": 1.0, "updates_per_step": 0.25, "learner_share": 0.5})
 
     monkeypatch.setattr(Configuration, "measure", measure)
-    monkeypatch.setattr(Team, "measure", measure)
+    monkeypatch.setattr(SeveralAgents, "measure", measure)
     with pytest.raises(FreewheelError, match="no share of training gave all of its figures"):
         speedup.run(SpeedupSettings(rounds=1, plot=tmp_path / "plot.svg"))
 
 
-def test_a_real_run_in_turn_tells_its_share() -> None:
+def test_a_real_sequential_run_tells_its_share() -> None:
     settings = SpeedupSettings(lanes=4, seconds=0.3, warm_s=0.0)
     one = speedup.configuration(settings, 32.0, "test")
     one.measure(settings.warm_s, settings.seconds, {})
     (window,) = one.windows
     assert 0.2 < window["learner_share"] < 1.0
     assert one.ratio() == pytest.approx(32, rel=0.1)
-
-
-def test_a_real_run_with_free_roles_keeps_the_ratio_and_an_account() -> None:
-    settings = SpeedupSettings(lanes=4, seconds=1.0, warm_s=0.2)
-    one = speedup.configuration(settings, 8.0, "test", Layout(1, 1))
-    one.measure(settings.warm_s, settings.seconds, {})
-    assert one.problem is None
-    assert one.ratio() == pytest.approx(8, rel=0.3)  # a short window; the meter looks a few times a second
-    account = one.account()
-    assert account is not None
-    assert {"verdict", "closed", "binding", "binding_useful"} <= set(account)
 
 
 def test_agents_are_measured_over_the_same_seconds(tmp_path: Path) -> None:
@@ -146,14 +135,18 @@ def test_agents_are_measured_over_the_same_seconds(tmp_path: Path) -> None:
     assert [meter.figures()["steps_per_s"] for meter in meters] == [20.0, 12.0]
 
 
-def test_two_agents_of_real_runs_add_up() -> None:
-    settings = SpeedupSettings(lanes=4, seconds=0.5, warm_s=0.1)
-    team = speedup.configuration(settings, 8.0, "test", Layout(2, 1))
-    team.measure(settings.warm_s, settings.seconds, {})
-    assert team.problem is None
-    (window,) = team.windows
+def test_two_agents_of_real_runs_add_up_and_keep_the_ratio_and_an_account() -> None:
+    settings = SpeedupSettings(lanes=4, seconds=1.0, warm_s=0.1)
+    agents = speedup.configuration(settings, 8.0, "test", Layout(2, 1))
+    agents.measure(settings.warm_s, settings.seconds, {})
+    assert agents.problem is None
+    (window,) = agents.windows
     assert window["steps_per_s"] > 0
     assert window["updates_per_s"] == pytest.approx(window["updates_per_step"] * window["steps_per_s"])
+    assert agents.ratio() == pytest.approx(8, rel=0.3)  # a short window; the meter looks a few times a second
+    account = agents.account()
+    assert account is not None
+    assert {"verdict", "closed", "binding", "binding_useful"} <= set(account)
 
 
 def test_an_agent_that_fails_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,9 +164,9 @@ def test_an_agent_that_fails_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> No
         self.windows.append({"steps_per_s": 1.0})
 
     monkeypatch.setattr(Configuration, "measure", measure)
-    team = Team("dqn", "ours", "a", Path("python"), "module", {}, agents=3)
-    team.measure(0.0, 0.1, {})
-    assert (seen, team.problem, team.windows) == ([3, 3], "it died", [])
+    agents = SeveralAgents("dqn", "ours", "a", Path("python"), "module", {}, agents=3)
+    agents.measure(0.0, 0.1, {})
+    assert (seen, agents.problem, agents.windows) == ([3, 3], "it died", [])
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from freewheel.cli import eval as eval_command
 from freewheel.cli import play as command
 from freewheel.cli.main import main
 from freewheel.errors import ConfigError, EnvError
-from freewheel.run.policy import Policy
+from freewheel.store.load import Policy
 
 
 class Drawn(gymnasium.Env[Any, Any]):

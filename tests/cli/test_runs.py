@@ -11,7 +11,7 @@ import pytest
 
 from freewheel.cli import runs as command
 from freewheel.errors import ConfigError
-from freewheel.run.folder import RunFolder, new_run
+from freewheel.store.folder import RunFolder, new_run
 
 
 def make(root: Path, env: str = "CartPole-v1", seed: int = 0) -> RunFolder:

@@ -15,6 +15,8 @@ import pytest
 
 from freewheel.cli import main as cli
 from freewheel.cli.train import given_names
+from freewheel.config import find_algo
+from freewheel.config.assemble import known
 
 TINY = [
     "--runtime",
@@ -136,7 +138,7 @@ def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_flags_are_known_by_their_dotted_names() -> None:
     words = ["CartPole-v1", "--learner.batch-size", "3", "--q.no-double", "--seed=4", "--no-such", "--compile"]
-    assert given_names(words) == ["learner.batch_size", "q.double", "seed"]
+    assert given_names(words, known(find_algo("dqn").Settings)) == ["learner.batch_size", "q.double", "seed"]
 
 
 def start(tmp_path: Path, *words: str) -> subprocess.Popen[str]:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import itertools
 import re
 import shlex
+import sys
+import textwrap
 import typing
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,14 +23,21 @@ import pytest
 import tyro
 
 import freewheel
-from freewheel.config import assemble, image, local, on_policy, parts
+from freewheel.config import assemble, find_algo
+from freewheel.config.algos import names as algo_names
 from freewheel.config.assemble import known
+from freewheel.config.check import of_other_algos
+from freewheel.run.prepare import MAY_CHANGE
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {page.name: page.read_text() for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]}
 BEGIN, END = "<!-- settings: begin -->\n", "<!-- settings: end -->"
+OUTSIDE = {"soft.temperature"}  # of the example in algorithms.md, which tests/cli/test_outside.py runs
 COMMAND = re.compile(r"^\s*\$ (?:PYTHONPATH=\S+ )?(freewheel .*?)(?: +#.*)?$", re.MULTILINE)
+BENCHMARK = re.compile(
+    r"(?:`|^\s*\$ )(?:\.venv/bin/)?python -m benchmarks ([a-z][^`\n]*?)(?: +#.*)?(?:`|$)", re.MULTILINE
+)
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -37,7 +47,9 @@ def blocks(text: str, language: str) -> list[str]:
 def commands() -> list[str]:
     """Lines after a prompt, and commands within a sentence."""
     found = [line for text in TEXTS.values() for line in COMMAND.findall(text)]
-    found += [line for text in TEXTS.values() for line in re.findall(r"`(freewheel (?:train|eval|play) [^`]+)`", text)]
+    found += [
+        line for text in TEXTS.values() for line in re.findall(r"`(freewheel (?:train|eval|play|bench) [^`]+)`", text)
+    ]
     return sorted({line for line in found if "COMMAND" not in line})
 
 
@@ -46,7 +58,14 @@ def test_the_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "docs"}
     for block in blocks(TEXTS[name], "python"):
-        exec(compile(block, name, "exec"), names)
+        # A block that is a module of the reader's own is one: settings are found by the module they stand in.
+        if named := re.match(r"# (\w+)\.py\n", block):
+            (tmp_path / f"{named[1]}.py").write_text(block)
+            monkeypatch.syspath_prepend(tmp_path)
+            importlib.import_module(named[1])
+            sys.modules.pop(named[1])
+        else:
+            exec(compile(block, name, "exec"), names)
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -79,7 +98,7 @@ def only_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def train(env: str | None = None, *, settings: dict[str, Any], preset: str = "auto", **rest: Any) -> NoReturn:
         if env is None:
-            assert [name for name in settings if not name.startswith(training.MAY_CHANGE)] == []
+            assert [name for name in settings if not name.startswith(MAY_CHANGE)] == []
         else:
             assemble(env, settings, preset)
         raise Parsed
@@ -87,10 +106,15 @@ def only_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (preset,) = blocks(TEXTS["settings.md"], "toml")
     (tmp_path / "mine.toml").write_text(preset)
+    for text in TEXTS.values():
+        for block in blocks(text, "python"):
+            if named := re.match(r"# (\w+)\.py\n", block):
+                (tmp_path / f"{named[1]}.py").write_text(block)
+                monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(training, "train", train)
     for where in (
         "train.limit_threads",
-        "eval.load_agent",
+        "eval.load_agents",
         "play.load_agent",
         "runs.show",
         "doctor.examine",
@@ -117,32 +141,51 @@ def test_commands_parse(line: str) -> None:
         importlib.import_module(f"freewheel.cli.{words[0]}").main(words[1:])
 
 
+def benchmarks() -> list[str]:
+    texts = [*TEXTS.values(), (ROOT / "benchmarks" / "README.md").read_text()]
+    return sorted({line for text in texts for line in BENCHMARK.findall(text)})
+
+
+@pytest.mark.parametrize("line", benchmarks())
+def test_commands_of_the_benchmarks_parse(line: str) -> None:
+    settings = importlib.import_module("benchmarks.__main__").SETTINGS
+    tyro.extras.subcommand_cli_from_dict(settings, args=shlex.split(line))
+
+
+def test_there_are_commands_of_every_benchmark() -> None:
+    assert {line.split()[0] for line in benchmarks()} == set(importlib.import_module("benchmarks.__main__").SETTINGS)
+
+
 def test_there_are_commands_of_each_kind() -> None:
     assert {line.split()[1] for line in commands()} >= {"train", "eval", "play", "runs"}
+
+
+def all_known() -> set[str]:
+    """The settings of all algorithms."""
+    return {name for algo in algo_names() for name in known(find_algo(algo).Settings)}
 
 
 @pytest.mark.parametrize("name", [page.name for page in PAGES])
 def test_settings_it_names_exist(name: str) -> None:
     flags = re.findall(r"--((?:no-)?[a-z]+\.[a-z0-9_-]+)", TEXTS[name])
     flags = [re.sub(r"\.no_|^no_", lambda found: "." if "." in found[0] else "", f.replace("-", "_")) for f in flags]
-    roots = "|".join(sorted({setting.partition(".")[0] for setting in known() if "." in setting}))
+    roots = "|".join(sorted({setting.partition(".")[0] for setting in all_known() if "." in setting}))
     dotted = [] if name == "memory.md" else re.findall(rf"`((?:{roots})\.[a-z0-9_]+)`", TEXTS[name])
-    assert [flag for flag in flags + dotted if flag not in known() and flag != "replay.bin"] == []
+    assert [flag for flag in flags + dotted if flag not in {*all_known(), *OUTSIDE, "replay.bin"}] == []
 
 
 @pytest.mark.parametrize("name", ["algorithms.md", "ppo.md", "resume.md"])
 def test_defaults_it_names_are_the_defaults(name: str) -> None:
     rows = re.findall(r"^\| `--([\w.-]+)` \| `([^`]*)` \|", TEXTS[name], re.MULTILINE)
     assert len(rows) >= 3
-    defaults = {setting.name: setting.default for setting in settings_list()}
+    defaults = {setting.name: setting.default for _, own in sections() for setting in own}
     said = {flag.replace("-", "_"): default for flag, default in rows}
     assert said == {flag: defaults[flag] for flag in said}
 
 
 def test_resume_says_what_may_change() -> None:
-    may_change = importlib.import_module("freewheel.train").MAY_CHANGE
     (sentence,) = re.findall(r"^Settings that say how long.*$", TEXTS["resume.md"], re.MULTILINE)
-    assert set(re.findall(r"`([\w.]+)`", sentence)) == {name.rstrip(".") for name in may_change}
+    assert set(re.findall(r"`([\w.]+)`", sentence)) == {name.rstrip(".") for name in MAY_CHANGE}
 
 
 def test_the_short_forms_are_all_there() -> None:
@@ -173,7 +216,8 @@ def test_the_api_page_has_every_public_name() -> None:
         for name in names
         if not re.search(rf"\b{name}\b", sections[section])
     }
-    assert missing == {"Outcome: figures"}
+    # What the learner calls of an outcome is no business of whoever writes a loss.
+    assert missing == {f"Outcome: {name}" for name in ("in_order", "joined", "metrics")}
 
 
 def public_members(kind: type) -> list[str]:
@@ -188,33 +232,50 @@ class Setting:
     sentence: str
 
 
-def settings_list() -> list[Setting]:
-    """All settings in the order of config/parts.py, with the sentence below each."""
-    sources = [inspect.getsource(module) for module in (image, local, on_policy, parts)]
-    nodes = [node for source in sources for node in ast.parse(source).body]
-    classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
-    sections = [(f"{f.name}.", part_of(f)) for f in dataclasses.fields(parts.Config) if part_of(f) is not None]
-    found = []
-    for prefix, kind in [("", parts.Config), *sections]:
-        # What a part takes over from another stands first, as in its fields.
-        body = [node for base in reversed(kind.__mro__[:-1]) for node in classes[base.__name__].body]
-        sentences = {
-            node.target.id: str(ast.literal_eval(below.value))
-            for node, below in itertools.pairwise(body)
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(below, ast.Expr)
+def sections() -> list[tuple[tuple[str, ...], list[Setting]]]:
+    """Settings and the algorithms that have them: those of every algorithm first, then those of fewer and fewer."""
+    owners: dict[Setting, list[str]] = {}
+    for algo in algo_names():
+        config = assemble("", {"algo": algo}, "none")
+        hidden = of_other_algos(config)
+        for setting in settings_of(type(config)):
+            if setting.name not in hidden:
+                owners.setdefault(setting, []).append(algo)
+    grouped: dict[tuple[str, ...], list[Setting]] = {}
+    for setting, own in owners.items():
+        grouped.setdefault(tuple(own), []).append(setting)
+    return sorted(grouped.items(), key=lambda item: (-len(item[0]), item[0]))
+
+
+def settings_of(settings: type) -> list[Setting]:
+    """In the order of the fields, with the sentence below each."""
+    kinds = typing.get_type_hints(settings)
+    parts = [(f"{f.name}.", kinds[f.name]) for f in dataclasses.fields(settings) if is_part(kinds[f.name])]
+    return [
+        Setting(prefix + f.name, shown(f.default), sentences(kind)[f.name])
+        for prefix, kind in [("", settings), *parts]
+        for f in dataclasses.fields(kind)
+        if not is_part(typing.get_type_hints(kind)[f.name])
+    ]
+
+
+@functools.cache
+def sentences(kind: type) -> dict[str, str]:
+    """What stands below each field of a dataclass and of those that it takes over."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(node, ast.ClassDef)
+        found |= {
+            field.target.id: str(ast.literal_eval(below.value))
+            for field, below in itertools.pairwise(node.body)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr)
         }
-        found += [
-            Setting(prefix + f.name, shown(f.default), sentences[f.name])
-            for f in dataclasses.fields(kind)
-            if part_of(f) is None
-        ]
     return found
 
 
-def part_of(field: dataclasses.Field[Any]) -> Any:
-    """The dataclass of a part of the settings; None for a single one."""
-    kind = getattr(parts, str(field.type), None)
-    return kind if dataclasses.is_dataclass(kind) else None
+def is_part(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
 
 
 def shown(default: Any) -> str:
@@ -226,15 +287,26 @@ def shown(default: Any) -> str:
 
 
 def settings_table() -> str:
-    lines = ["| setting | default | meaning |", "|---|---|---|"]
-    for setting in settings_list():
-        kind = known()[setting.name]
-        choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
-        # A sentence that explains them all need not be followed by the list.
-        is_told = all(choice in setting.sentence for choice in choices)
-        meaning = setting.sentence if is_told else f"{setting.sentence} One of {', '.join(choices)}."
-        default = f"`{setting.default}`" if setting.default else ""
-        lines.append(f"| `{setting.name}` | {default} | {meaning} |")
+    """A section for every algorithm, one for each group that shares settings, and what each changes of the defaults."""
+    lines: list[str] = []
+    for algos, own in sections():
+        is_all = algos == algo_names()
+        lines += [f"### {'Every algorithm' if is_all else ', '.join(algos)}", ""]
+        lines += ["| setting | default | meaning |", "|---|---|---|"]
+        for setting in own:
+            kind = known(find_algo(algos[0]).Settings)[setting.name]
+            choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+            # A sentence that explains them all need not be followed by the list.
+            is_told = all(choice in setting.sentence for choice in choices)
+            meaning = setting.sentence if is_told else f"{setting.sentence} One of {', '.join(choices)}."
+            default = f"`{setting.default}`" if setting.default else ""
+            lines.append(f"| `{setting.name}` | {default} | {meaning} |")
+        lines.append("")
+    lines += ["### Defaults that an algorithm changes", "", "| algorithm | defaults |", "|---|---|"]
+    for algo in algo_names():
+        changed = find_algo(algo).defaults
+        told = ", ".join(f"`{name}` {shown(value)}" for name, value in changed.items())
+        lines += [f"| {algo} | {told} |"] if told else []
     return "\n".join(lines) + "\n"
 
 

@@ -23,9 +23,8 @@ from fault_runs import is_alive
 import freewheel
 from freewheel.errors import FreewheelError, ReplayError
 from freewheel.memory.lanes import Lanes
-from freewheel.run.checkpoint import load_newest
-from freewheel.run.job import FIRST_ACTOR
-from freewheel.train import exit_code
+from freewheel.run.build import build_pace
+from freewheel.store.checkpoint import load_newest
 
 WAIT_S = 150.0  # a busy machine takes a minute to compile
 LOOK_S = 0.002
@@ -46,7 +45,7 @@ def main(plan: dict[str, Any]) -> int:
             loss=loss,
             is_quiet=True,
         )
-        code = exit_code(run)
+        code = run.exit_code
     except FreewheelError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
     saboteur.finish()
@@ -69,9 +68,11 @@ class Saboteur(freewheel.Callback):
         if self.moment is None:
             self.moment = moment
             self.runtime = moment._runtime
-            self.job = self.runtime.job
+            self.plan = self.runtime.plan
+            (self.policy,) = self.plan.policies
             self.supervisor = self.runtime._supervisor
-            self.governor = self.job.governor()
+            self.pace = build_pace(self.plan, self.policy, self.policy.algo())
+            self.counts = self.plan.counts
             for thread in self.threads:
                 thread.start()
 
@@ -89,16 +90,16 @@ class Saboteur(freewheel.Callback):
     def watch(self) -> None:
         """Counts and versions must never go back, and actors never be ahead of the learner by more than they may."""
         before: tuple[int, ...] = (0, 0, 0, 0)
-        may_be_ahead = self.job.config.world.lanes * 2  # a turn of all actors that began just in time
+        may_be_ahead = self.plan.config.world.lanes * 2  # a turn of all actors that began just in time
         while not self.is_over.wait(LOOK_S):
-            updates, steps = self.governor.updates, self.governor.steps
-            now = (self.job.board.version, steps, updates, self.job.lanes.rows_written())
+            updates, steps = self.counts.updates, self.counts.steps
+            now = (self.policy.board.version, steps, updates, self.policy.lanes.rows_written())
             if any(a < b for a, b in zip(now, before, strict=True)):
                 self.facts["trouble"].append(f"went back from {before} to {now}")
             # Updates were read before the steps: more were allowed by then, but a few calls later.
-            ahead = steps - self.governor.limit(self.governor.updates) - may_be_ahead
+            ahead = steps - self.pace.limit(self.counts.updates) - may_be_ahead
             self.facts["most_ahead"] = max(self.facts["most_ahead"], ahead)
-            self.facts["most_due"] = max(self.facts.get("most_due", 0), self.governor.due())
+            self.facts["most_due"] = max(self.facts.get("most_due", 0), self.pace.backlog())
             before = now
 
     def hit(self, role: str, number: int, count: int, gap_s: tuple[float, float], works: bool = False) -> None:
@@ -110,10 +111,10 @@ class Saboteur(freewheel.Callback):
             time.sleep(self.random.uniform(*gap_s))
             supervisor = self.supervisor
             roles = {
-                "learner": [supervisor.learner],
+                "learner": supervisor.learners,
                 "actor": supervisor.actors,
-                "worker": supervisor.workers,
-                "ahead": [supervisor.ahead],
+                "worker": supervisor.workers[0],
+                "target": supervisor.targets,
             }
             member = self.random.choice(roles[role])
             life, pid = self.living(member, works)
@@ -159,10 +160,11 @@ class Saboteur(freewheel.Callback):
         """A writer of before, as a process that slept through its own replacement would be."""
         member = self.supervisor.actors[0]
         life, _ = self.living(member)
-        old = self.job.lanes.writer(self.job.lanes_of(0))
+        lanes, own = self.policy.lanes, self.policy.own_lanes(self.plan.copies_of(0))
+        old = lanes.writer(own)
         epoch = old.epoch(0)
-        self.until(lambda: member.life > life and self.job.lanes.core.epoch(0) > epoch, "nobody took the lanes back")
-        n = len(self.job.lanes_of(0))
+        self.until(lambda: member.life > life and lanes.core.epoch(0) > epoch, "nobody took the lanes back")
+        n = len(own)
         none = np.zeros(n, np.bool_)
         fields = {"obs": np.full((n, 3), -1), "action": np.zeros(n, np.int64)}
         try:
@@ -178,7 +180,7 @@ class Saboteur(freewheel.Callback):
 
         def look() -> bool:
             life, process = member.life, member.process
-            beats = self.job.ledger.snapshot(member.page).counters["beats"] if works else 0
+            beats = self.plan.ledger.snapshot(member.page).counters["beats"] if works else 0
             first = beats_of.setdefault(life, beats)
             try:
                 pid = process.pid if process is not None else 0
@@ -192,10 +194,10 @@ class Saboteur(freewheel.Callback):
         return found[-1]
 
     def rows_of(self, actors: list[Any]) -> int:
-        return sum(self.job.ledger.snapshot(actor.page).counters["rows"] for actor in actors)
+        return sum(self.plan.ledger.snapshot(actor.page).counters["rows"] for actor in actors)
 
     def saved(self) -> dict[str, int] | None:
-        folder = self.job.checkpoints
+        folder = self.plan.checkpoints
         if not folder.exists() or not list(folder.glob("step-*")):
             return None
         found = load_newest(folder)
@@ -203,8 +205,8 @@ class Saboteur(freewheel.Callback):
 
     def go_on(self, steps: int) -> None:
         """Until so many more were taken, and trained on."""
-        goal, updates = self.governor.steps + steps, self.governor.updates
-        self.until(lambda: self.governor.steps >= goal and self.governor.updates > updates, "the run does not go on")
+        goal, updates = self.counts.steps + steps, self.counts.updates
+        self.until(lambda: self.counts.steps >= goal and self.counts.updates > updates, "the run does not go on")
 
     def until(self, happens: Any, what: str) -> None:
         deadline = time.monotonic() + WAIT_S
@@ -220,21 +222,21 @@ class Saboteur(freewheel.Callback):
             return
         for thread in self.threads:
             thread.join(WAIT_S)
-        job = self.job
-        pages = [job.ledger.snapshot(FIRST_ACTOR + i) for i in range(job.layout.actors)]
+        plan, lanes = self.plan, self.policy.lanes
+        pages = [plan.ledger.snapshot(plan.first_actor + i) for i in range(plan.layout.actors)]
         self.facts |= {
             "begun": sum(page.counters["rows_begun"] for page in pages),
             "counted": sum(page.counters["rows"] for page in pages),
-            "committed": job.lanes.rows_written(),
+            "committed": lanes.rows_written(),
             "is_whole": all(page.is_whole for page in pages),
-            "epochs": [job.lanes.core.epoch(lane) for lane in range(job.lanes.num_lanes)],
+            "epochs": [lanes.core.epoch(lane) for lane in range(lanes.num_lanes)],
             "lives": {member.name: member.life for member in self.supervisor.members},
             "deaths": self.supervisor.num_deaths,
-            "steps": self.governor.steps,
-            "updates": self.governor.updates,
+            "steps": self.counts.steps,
+            "updates": self.counts.updates,
             "ratio": self.runtime.ratio(),
             "dropped": sum(page.counters["dropped_rows"] for page in pages),
-            "rows": rows_by_env(job.lanes) if job.config.env == "fault_envs:Numbered" else None,
+            "rows": rows_by_env(lanes) if plan.config.env == "fault_envs:Numbered" else None,
         }
 
 

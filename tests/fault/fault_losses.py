@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import freewheel
-from freewheel.run import saver
+from freewheel.store import saver
 
 calls = 0
 

@@ -21,7 +21,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> None:
-    from freewheel.run.threads import limit_threads
+    from freewheel.machine.threads import limit_threads
 
     limit_threads(1)
     for name in ("freewheel.cli.train", "freewheel.train", "freewheel.run.entry", "fault_drive"):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from freewheel.run.checkpoint import Checkpoint, load_newest
+from freewheel.store.checkpoint import Checkpoint, load_newest
 
 HERE = Path(__file__).parent
 MARK = "FREEWHEEL_TEST_RUN"

@@ -91,7 +91,7 @@ def test_f05_the_forkserver_killed(nursery: Nursery, tmp_path: Path) -> None:
     assert run.wait() == 0, run.err
     assert run.facts["trouble"] == [], run.err
     assert run.facts["lives"]["learner"] == run.facts["lives"]["actor-0"] == 2 * TIMES, run.err
-    assert run.err.count("it is started again") == 4 * TIMES, run.err
+    assert run.err.count("; restart ") == 4 * TIMES, run.err
     assert_all_gone(run)
 
 

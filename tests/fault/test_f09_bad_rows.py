@@ -14,15 +14,13 @@ from fault_runs import SMALL, TIMES
 
 from freewheel.config import assemble
 from freewheel.errors import EnvError
-from freewheel.learners.ratio import STOP
 from freewheel.nets.flat import Flat
 from freewheel.report.ledger import Snapshot
-from freewheel.run.acting import Acting
+from freewheel.run.actor_process import ActorProcess
 from freewheel.run.channel import Channel, pair
-from freewheel.run.job import FIRST_ACTOR, Job
 from freewheel.run.layout import choose
-from freewheel.run.local import plan
-from freewheel.run.parts import build_policy
+from freewheel.run.plan import Plan
+from freewheel.run.runtime import plan_local
 
 INJECTIONS = 10_000 * TIMES
 ONE = {"local.actors": 1, "local.free": True, "world.lanes": 1, "replay.rows": 400_000, "steps": 10**9}
@@ -50,49 +48,49 @@ class Breaking(Plain):
 class Told(Channel):
     """Keeps what the actor says, and ends the run when enough has happened."""
 
-    def __init__(self, job: Job, most: int) -> None:
+    def __init__(self, plan: Plan, most: int) -> None:
         ours, self.theirs = pair()
         super().__init__(ours)
-        self.job, self.most, self.dropped = job, most, list[str]()
+        self.plan, self.most, self.dropped = plan, most, list[str]()
 
     def send(self, message: dict[str, Any]) -> None:
         if " left rows out: " in message.get("note", ""):
             self.dropped.append(message["note"])
             if len(self.dropped) == self.most:
-                self.job.counts.add(STOP, 1)
+                self.plan.counts.stop()
 
     def close(self) -> None:
         super().close()
         self.theirs.close()
 
 
-def job_of(tmp_path: Path, **settings: Any) -> Job:
+def plan_of(tmp_path: Path, **settings: Any) -> Plan:
     config = assemble("Breaking", {**SMALL, **ONE, "log.folder": str(tmp_path), **settings}, "none")
-    job = plan(config, Breaking, None, None, choose(config, 2))
-    net, _ = build_policy(config, job.obs_space, job.action_space, None, None)
-    job.board.publish(Flat(net).vector(net))
-    return job
+    plan = plan_local(config, Breaking, choose(config, 2))
+    net = plan.policies[0].algo().net
+    plan.policies[0].board.publish(Flat(net).vector(net))
+    return plan
 
 
-def act(job: Job, most: int) -> tuple[Told, Snapshot]:
-    told, threads = Told(job, most), torch.get_num_threads()
+def act(plan: Plan, most: int) -> tuple[Told, Snapshot]:
+    told, threads = Told(plan, most), torch.get_num_threads()
     Breaking.num_broken = 0
     try:
-        Acting(job, 0, 0, told).run()
+        ActorProcess(plan, 0, 0, told).run()
     finally:
         told.close()
         torch.set_num_threads(threads)
-    return told, job.ledger.snapshot(FIRST_ACTOR)
+    return told, plan.ledger.snapshot(plan.first_actor)
 
 
 def test_f09_of_ten_thousand_breaches_none_reaches_the_lanes(tmp_path: Path) -> None:
-    job = job_of(tmp_path, **{"world.bad_rows": "drop"})
-    told, page = act(job, INJECTIONS)
+    plan = plan_of(tmp_path, **{"world.bad_rows": "drop"})
+    told, page = act(plan, INJECTIONS)
     assert Breaking.num_broken == len(told.dropped) == INJECTIONS
     assert all("Breaking (lane " in why and "seed " in why for why in told.dropped)
     assert page.counters["dropped_rows"] == INJECTIONS
-    assert page.counters["rows_begun"] == page.counters["rows"] == job.lanes.rows_written() > INJECTIONS
-    for words in words_of(job.lanes):
+    assert page.counters["rows_begun"] == page.counters["rows"] == plan.policies[0].lanes.rows_written() > INJECTIONS
+    for words in words_of(plan.policies[0].lanes):
         assert len(words) > INJECTIONS
         obs, head = words[:, 4:5].copy().view(np.float32), words[:, :1].copy().view(np.float32)
         assert ((obs >= 0.25) & (obs <= 1)).all()
@@ -101,9 +99,9 @@ def test_f09_of_ten_thousand_breaches_none_reaches_the_lanes(tmp_path: Path) -> 
 
 
 def test_f09_by_default_the_first_breach_ends_it(tmp_path: Path) -> None:
-    job = job_of(tmp_path)
+    plan = plan_of(tmp_path)
     with pytest.raises(EnvError, match=r"Breaking \(lane \d\) .* seed \d+"):
-        act(job, INJECTIONS)
+        act(plan, INJECTIONS)
     assert Breaking.num_broken == 1
-    for words in words_of(job.lanes):
+    for words in words_of(plan.policies[0].lanes):
         assert (words[:, 4:5].copy().view(np.float32) >= 0.25).all()

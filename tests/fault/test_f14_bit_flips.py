@@ -9,7 +9,7 @@ from pathlib import Path
 import fault_fixtures
 from fault_runs import TIMES, Nursery
 
-from freewheel.run.checkpoint import load_newest
+from freewheel.store.checkpoint import load_newest
 
 starter, nursery = fault_fixtures.starter, fault_fixtures.nursery
 

@@ -14,7 +14,7 @@ WALL = {"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime", "cti
 ALLOWED = {
     "report/sink.py": "a log's lines carry the time of day",
     "report/tensorboard.py": "its events carry the time of day",
-    "run/folder.py": "a run's folder is named by the day, and its status says when it was written",
+    "store/folder.py": "a run's folder is named by the day, and its status says when it was written",
     "cli/runs.py": "the age of a run whose folder says when it began",
     "bench/harness.py": "a measurement says when it was made",
 }

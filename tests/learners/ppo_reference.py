@@ -63,7 +63,7 @@ class Tape:
         return getattr(self.world, name)
 
     def recv(self, timeout_s: float = 60.0) -> Any:
-        ready = self.world.recv(timeout_s)
+        (ready,) = self.world.recv(timeout_s)
         if ready.ended is not None:
             ended = ready.ended
             for i, lane in enumerate(ended.lanes.tolist()):
@@ -74,7 +74,7 @@ class Tape:
             if not ready.first[i]:
                 self._end(lane, float(ready.reward[i]), seen, False, False)
             self._seen[lane] = seen
-        return ready
+        return (ready,)
 
     def stored(self, lanes: np.ndarray[Any, Any], actions: np.ndarray[Any, Any]) -> None:
         for lane, action in zip(lanes.tolist(), actions, strict=True):

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from one_process import Parts
 from ppo_reference import Noisy, Tape, train
 
-from freewheel.config import Config, assemble
+from freewheel.config import assemble
 from freewheel.learners import package
-from freewheel.run.on_policy_parts import PolicyParts, build_on_policy
 
 SPACES: dict[str, spaces.Space[Any]] = {
     "discrete": spaces.Discrete(3, start=2),
@@ -32,33 +32,24 @@ SMALL: dict[str, Any] = {
 }
 
 
-def built(space: spaces.Space[Any], **more: Any) -> tuple[PolicyParts, Config]:
-    config = assemble("Noisy", {**SMALL, **more}, "none")
-    return build_on_policy(config, partial(Noisy, space)), config
+def built(space: spaces.Space[Any], **more: Any) -> Parts:
+    return Parts(assemble("Noisy", {**SMALL, **more}, "none"), partial(Noisy, space))
 
 
-def collected(parts: PolicyParts) -> Tape:
+def collected(parts: Parts) -> Tape:
     """Turns until a rollout is complete and its last outcome was received."""
-    tape = Tape(parts.world)
-    parts.actor.world = tape
-    act = parts.actor.sampler.act
+    tape = Tape(parts.actor.world)
+    parts.actor.world = tape  # type: ignore[assignment]
+    choose = parts.policy.choose
 
-    def remembered(obs: Any, lanes: Any) -> Any:
-        acted = act(obs, lanes)
-        tape.stored(lanes, acted.stored)
-        return acted
+    def remembered(obs: Any, lanes: Any, first: Any, step: int) -> Any:
+        choice = choose(obs, lanes, first, step)
+        tape.stored(lanes, choice.columns["action"])
+        return choice
 
-    parts.actor.sampler.act = remembered  # type: ignore[method-assign]
-    collect(parts)
+    parts.policy.choose = remembered
+    parts.collect()
     return tape
-
-
-def collect(parts: PolicyParts) -> None:
-    while True:
-        parts.rollout.available += parts.actor.receive(0)[0]
-        if parts.learner.is_due():
-            return
-        parts.actor.answer(parts.learner.version)
 
 
 def assert_same(net: torch.nn.Module, reference: torch.nn.Module, tolerance: float) -> None:
@@ -74,67 +65,61 @@ def assert_same(net: torch.nn.Module, reference: torch.nn.Module, tolerance: flo
 )
 @pytest.mark.parametrize("kind", SPACES)
 def test_it_equals_the_plain_one(kind: str, more: dict[str, Any]) -> None:
-    parts, config = built(SPACES[kind], **more)
-    try:
+    with built(SPACES[kind], **more) as parts:
         tape = collected(parts)
         assert sum(step.truncated for steps in tape.lanes.values() for step in steps) > 0
         assert sum(step.terminated for steps in tape.lanes.values() for step in steps) > 0
-        learner = parts.learner
-        before = torch.nn.utils.parameters_to_vector(learner.step.net.parameters()).clone()
+        learner, net = parts.learner, parts.learner.update.passes.net
+        before = parts.weights.clone()
         generator = torch.Generator()
-        generator.set_state(learner.generator.get_state())
-        reference, batch = train(learner.step.net, SPACES[kind], tape, config, generator)
+        generator.set_state(parts.memory.generator.get_state())
+        reference, batch = train(net, SPACES[kind], tape, learner.config, generator)
         prepared: dict[str, Any] = {}
-        learner.prepared = lambda rows, make=learner.prepared: prepared.update(made := make(rows)) or made  # type: ignore[method-assign,func-returns-value,misc]
-        assert learner.call(48, parts.actor.tail())
+        prepare = learner.algo.prepare
+        learner.algo.prepare = lambda *given: prepared.update(made := prepare(*given)) or made  # type: ignore[method-assign,func-returns-value]
+        assert learner.turn()
         for name in ("obs", "action", "log_prob", "advantage"):
             torch.testing.assert_close(prepared[name], batch[name], rtol=1e-4, atol=1e-5)
         assert learner.updates == 12
-        after = torch.nn.utils.parameters_to_vector(learner.step.net.parameters())
-        assert (after - before).abs().max() > 5e-3
-        assert_same(learner.step.net, reference, 2e-4)
-    finally:
-        parts.close()
+        assert (parts.weights - before).abs().max() > 5e-3
+        assert_same(net, reference, 2e-4)
 
 
 def test_the_env_gets_actions_within_its_bounds_and_the_row_keeps_the_drawn_one() -> None:
-    parts, _ = built(SPACES["box"])
     sent: list[Any] = []
-    send = parts.world.send
-    parts.world.send = lambda lanes, actions: (sent.append(actions.copy()), send(lanes, actions))[1]  # type: ignore[method-assign,func-returns-value]
-    try:
+    with built(SPACES["box"]) as parts:
+        send = parts.actor.world.send
+
+        def look(group: int, lanes: Any, actions: Any) -> None:
+            sent.append(actions["action"].copy())
+            send(group, lanes, actions)
+
+        parts.actor.world.send = look  # type: ignore[method-assign]
         tape = collected(parts)
         stored = np.stack([step.action for steps in tape.lanes.values() for step in steps])
         assert np.abs(np.concatenate(sent)).max() <= 0.5
         assert np.abs(stored).max() > 0.5
-    finally:
-        parts.close()
 
 
 def test_the_epochs_end_when_the_policy_has_moved_far_enough() -> None:
-    parts, _ = built(SPACES["discrete"], **{"ppo.target_kl": 1e-6, "learner.lr": 1e-2})
-    try:
-        collected(parts)
-        assert parts.learner.call(48, parts.actor.tail())
-        assert parts.learner.epochs_done == 1
-        figures = parts.learner.figures()
-        assert figures["approx_kl"] > 1e-6
-        assert 0 <= figures["clip_fraction"] <= 1
-    finally:
-        parts.close()
+    with built(SPACES["discrete"], **{"ppo.target_kl": 1e-6, "learner.lr": 1e-2}) as parts:
+        parts.collect()
+        assert parts.learner.turn()
+        assert parts.memory.num_epochs == 1
+        metrics = parts.learner.metrics()
+        assert metrics["approx_kl"] > 1e-6
+        assert 0 <= metrics["clip_fraction"] <= 1
 
 
 def test_rate_and_clip_fall_to_the_end() -> None:
-    parts, config = built(
-        SPACES["discrete"], **{"ppo.clip_schedule": "linear", "learner.lr_schedule": "linear", "steps": 96}
-    )
-    try:
-        collected(parts)
-        assert parts.learner.call(72, parts.actor.tail())  # 24 steps were done before this rollout
-        assert parts.learner.clip == pytest.approx(config.ppo.clip * 0.75)
+    more = {"ppo.clip_schedule": "linear", "learner.lr_schedule": "linear", "steps": 96}
+    with built(SPACES["discrete"], **more) as parts:
+        parts.collect()
+        parts.runtime.plan.counts.add_steps(24)  # were done before this rollout
+        assert parts.learner.turn()
+        config = parts.learner.config
+        assert parts.learner.hyper["clip"] == pytest.approx(config.ppo.clip * 0.75)  # type: ignore[attr-defined]
         assert parts.learner.lr == pytest.approx(config.learner.lr * 0.75)
-    finally:
-        parts.close()
 
 
 def test_the_graph_that_is_compiled_agrees_with_eager(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,15 +128,11 @@ def test_the_graph_that_is_compiled_agrees_with_eager(monkeypatch: pytest.Monkey
     more = {"ppo.minibatches": 2, "world.lanes": 2, "net.hidden": (8,), "net.shared": True, "ppo.normalize_obs": True}
     results = []
     for compile_ in ("off", "on"):
-        parts, _ = built(SPACES["multi"], **more, **{"learner.compile": compile_})
-        try:
-            assert parts.learner.step.is_compiled == (compile_ == "on")
-            for round_ in range(2):
-                collect(parts)
-                assert parts.learner.call(32 * (round_ + 1), parts.actor.tail())
-                parts.actor.answer(parts.learner.version)
-            results.append((parts.learner.step.state.weights.clone(), parts.learner.figures()))
-        finally:
-            parts.close()
+        with built(SPACES["multi"], **more, **{"learner.compile": compile_}) as parts:
+            assert parts.learner.update.is_compiled == (compile_ == "on")
+            assert parts.learner.update.unrolled == (2 if compile_ == "on" else 1)
+            parts.learn(2)
+            assert parts.learner.update.is_compiled == (compile_ == "on")  # it did not go back to eager
+            results.append((parts.weights.clone(), parts.learner.metrics()))
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-3, atol=1e-4)
     assert results[0][1].keys() == results[1][1].keys()

@@ -1,4 +1,4 @@
-"""Each algorithm learns something that chance does not give. The full table is `freewheel bench learn`."""
+"""Each algorithm learns something that chance does not give. The full table is `python -m benchmarks learn`."""
 
 from __future__ import annotations
 

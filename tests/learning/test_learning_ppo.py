@@ -1,4 +1,4 @@
-"""PPO learns what chance does not give. The full table is `freewheel bench learn`."""
+"""PPO learns what chance does not give. The full table is `python -m benchmarks learn`."""
 
 from __future__ import annotations
 

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from freewheel.contracts import ColumnSpec
 from freewheel.memory.lanes import Lanes, Writer
-from freewheel.memory.rollout import EXTRA, Collected, Rollout
+from freewheel.memory.rollout import Collected, Rollout
 from freewheel.spec import RowSpec
 
+EXTRA: dict[str, ColumnSpec] = {"log_prob": ("float32", ()), "value": ("float32", ())}
 SPEC = RowSpec.of(spaces.Box(-1e6, 1e6, (2,), np.float32), spaces.Discrete(1000), EXTRA)
 
 

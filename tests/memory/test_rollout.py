@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rollout_tape import Tape, rows_of
 
 from freewheel.errors import ReplayError
-from freewheel.memory.rollout import Rollout, Tail, lane_rows
+from freewheel.memory.rollout import Bootstrap, Rollout, lane_rows
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +31,7 @@ def test_rows_and_what_came_of_them() -> None:
     kept = taken.kept
     assert taken.reward[kept].tolist() == [0, 1, 3, 4]
     assert taken.action.tolist() == [0, 1, 3, 4]
-    assert taken.log_prob.tolist() == [0, -1, -3, -4]
+    assert taken.columns["log_prob"].tolist() == [0, -1, -3, -4]
     np.testing.assert_allclose(taken.value[kept], [0, 0.1, 0.3, 0.4], rtol=1e-6)
     assert taken.terminated[kept].tolist() == [False, True, False, False]
     assert taken.goes_on[kept].tolist() == [True, False, True, False]
@@ -59,19 +59,19 @@ def test_a_cut_takes_the_value_of_where_it_is_cut() -> None:
     assert rows_of(again) == [(0, 2), (0, 3)]
 
 
-def test_the_tail_is_an_outcome_that_is_in_no_row_yet() -> None:
+def test_a_bootstrap_is_an_outcome_that_is_in_no_row_yet() -> None:
     tape = Tape(2, 3)
     tape.begin(0)
     tape.begin(1)
     tape.go_on(0)
     assert tape.rollout.take(0) is None
-    tail = Tail(np.array([1, 0]), np.array([7.0, 8.0], np.float32), np.array([0.7, 0.8], np.float32))
-    taken = tape.rollout.take(0, tail)
+    bootstrap = Bootstrap(np.array([1, 0]), np.array([7.0, 8.0], np.float32), np.array([0.7, 0.8], np.float32))
+    taken = tape.rollout.take(0, bootstrap)
     assert taken is not None
     assert rows_of(taken) == [(0, 0), (0, 1), (1, 0)]
     assert taken.reward[taken.kept].tolist() == [0, 8, 7]
     np.testing.assert_allclose(taken.next_value[taken.kept], [0.1, 0.8, 0.7])
-    # What was handed out with its tail is not handed out again when its outcome becomes a row.
+    # What was handed out with its bootstrap is not handed out again when its outcome becomes a row.
     tape.go_on(0)
     tape.go_on(1)
     tape.go_on(0)
@@ -116,7 +116,7 @@ def test_each_row_once_in_order_whatever_the_lanes_do(data: Any, lanes: int, num
         known = [row for at, row in tape.steps if at == lane]
         assert mine == known[: len(mine)]
     assert len(tape.steps) - len(handed) < num_rows or tape.rollout.take(0) is not None
-    assert tape.rollout.figures() == {"overwritten_rows": 0, "stale_rows": 0, "lost_rows": 0}
+    assert tape.rollout.metrics() == {"overwritten_rows": 0, "stale_rows": 0, "lost_rows": 0}
 
 
 def test_rows_beyond_a_rollout_wait_for_the_next_and_come_from_the_longest_lane() -> None:

@@ -28,10 +28,16 @@ SPACES: list[spaces.Space[Any]] = [VECTOR, IMAGE, NESTED]
 SMALL = NetConfig(hidden=(16, 8), channels=(4, 6), kernels=(8, 4), strides=(4, 2))
 Q = QConfig(num_quantiles=5, num_atoms=7, num_cosines=6)
 WIDTHS = {"dqn": None, "qrdqn": 5, "iqn": 9, "c51": 7, "rainbow": 7}
+# What each algorithm asks of its network.
+HOW: dict[str, dict[str, Any]] = {
+    "dqn": {},
+    "iqn": {"has_fractions": True},
+    **{name: {"num_values": WIDTHS[name]} for name in ("qrdqn", "c51", "rainbow")},
+}
 
 
 def build(algo: str = "dqn", space: spaces.Space[Any] = VECTOR, net: NetConfig = SMALL, **more: Any) -> QNet:
-    return build_net(space, spaces.Discrete(3), net, Q, algo, **more)
+    return build_net(space, spaces.Discrete(3), net, Q, algo, **HOW[algo], **more)
 
 
 def run(net: nn.Module, space: spaces.Space[Any], algo: str, stack: int = 1) -> Tensor:
@@ -44,7 +50,7 @@ def test_every_algorithm_reads_every_space(algo: str) -> None:
     width = WIDTHS[algo]
     for space, stack, dueling, noisy in itertools.product(SPACES, (1, 3), (False, True), (False, True)):
         q = replace(Q, dueling=dueling, noisy=noisy)
-        net = build_net(space, spaces.Discrete(3, start=4), SMALL, q, algo, stack)
+        net = build_net(space, spaces.Discrete(3, start=4), SMALL, q, algo, stack, **HOW[algo])
         assert run(net, space, algo, stack).shape == ((2, 3) if width is None else (2, 3, width))
         assert (net.num_noise > 0) == noisy
         assert (net.num_actions, net.first_action) == (3, 4)
@@ -55,7 +61,7 @@ def test_parameters_may_be_views_of_one_vector(algo: str) -> None:
     norms: tuple[Literal["none", "layer", "batch"], ...] = ("none", "layer", "batch")
     for space, norm in itertools.product(SPACES, norms):
         q = replace(Q, dueling=True, noisy=True)
-        net = build_net(space, spaces.Discrete(3), replace(SMALL, norm=norm), q, algo).eval()
+        net = build_net(space, spaces.Discrete(3), replace(SMALL, norm=norm), q, algo, **HOW[algo]).eval()
         named = dict(net.named_parameters()) | dict(net.named_buffers())
         vector = torch.cat([tensor.detach().float().reshape(-1) for tensor in named.values()])
         parts = vector.split([tensor.numel() for tensor in named.values()])

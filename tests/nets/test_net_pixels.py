@@ -10,7 +10,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from freewheel.learners import own_code, package
+from freewheel.learners import kernels as own_code
+from freewheel.learners import package
 from freewheel.nets import pixels
 from freewheel.nets.inputs import Image, set_memory_format
 

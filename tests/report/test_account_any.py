@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from freewheel.config import find_algo
+from freewheel.config.algos import names as algo_names
 from freewheel.config.assemble import known
 from freewheel.report import phases
 from freewheel.report.account import RoleTime, account, scalars, table
@@ -60,4 +62,5 @@ def test_the_settings_it_advises_exist() -> None:
     texts = [cure for _, cure in WORDS.values()]
     flags = [flag.replace("-", "_") for text in texts for flag in re.findall(r"--([a-z]+\.[a-z-]+)", text)]
     assert flags
-    assert [flag for flag in flags if flag.replace(".no_", ".") not in known()] == []
+    there = {setting for algo in algo_names() for setting in known(find_algo(algo).Settings)}
+    assert [flag for flag in flags if flag.replace(".no_", ".") not in there] == []

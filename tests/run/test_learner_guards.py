@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 import freewheel
-from freewheel.run.checkpoint import load_newest
+from freewheel.store.checkpoint import load_newest
 
 SETTINGS: dict[str, Any] = {
     "runtime": "sequential",

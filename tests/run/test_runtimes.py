@@ -1,4 +1,4 @@
-"""What every runtime promises: the same parts, the same results to read, whichever way they run."""
+"""What every runtime promises for every algorithm: the same parts, the same results to read, whichever way they run."""
 
 from __future__ import annotations
 
@@ -9,33 +9,39 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from run_cases import (
+    A_ROLLOUT,
+    FAMILIES,
+    LANES,
+    REPLAY,
+    RUNTIMES,
+    UPDATES_A_ROLLOUT,
+    Watch,
+    logged,
+    resume,
+    saved,
+    train,
+)
 
 import freewheel
-from freewheel import Callback, Episode, Moment
-from freewheel.config import Config
+from freewheel import Callback, Moment
+from freewheel.algos.make import seed_of
+from freewheel.config import Config, find_algo
 from freewheel.errors import ConfigError, EnvError
-from freewheel.run.checkpoint import load_newest
-from freewheel.run.parts import seed_of
+from freewheel.store.checkpoint import load_newest
 from freewheel.worlds.seeds import episode_seed, lane_key
 
-RUNTIMES = ("sequential", "local")
-TINY: dict[str, Any] = {
-    "world.lanes": 4,
-    "net.hidden": (16,),
-    "replay.rows": 2000,
-    "replay.warmup_rows": 100,
-    "learner.batch_size": 16,
-    "learner.ratio": 8.0,
-    "learner.compile": "off",
-    "eval_episodes": 5,
-    "log.tensorboard": False,
-    "checkpoint.every_steps": 400,
-}
+WARMUP = REPLAY["replay.warmup_rows"]
+UPDATES_A_STEP = REPLAY["learner.ratio"] / REPLAY["learner.batch_size"]
+# Metrics of a learner, as a callback sees them and as the log has them under learner/.
+LEARNER = {"loss", "grad_norm", "lr"}
+VALUES = {"q_mean", "q_min", "q_max", "td_abs"}
+PPO = {"policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "clip", "epochs", "policy_lag", "lag"}
+PPO |= {"stale_rows", "lost_rows", "overwritten_rows", "explained_variance"}
+METRICS = {"dqn": VALUES, "rainbow": VALUES, "ppo": PPO, "appo": PPO}
 
-
-def train(tmp_path: Path, runtime: str, env: Any = "CartPole-v1", steps: int = 1200, **more: Any) -> freewheel.Run:
-    settings = {**TINY, "runtime": runtime, "log.folder": str(tmp_path), **more.pop("settings", {})}
-    return freewheel.train(env, steps=steps, preset="none", settings=settings, is_quiet=True, **more)
+every_run = pytest.mark.parametrize("runtime", RUNTIMES)
+every_algo = pytest.mark.parametrize("algo", FAMILIES)
 
 
 class Broken(gymnasium.Env[Any, Any]):
@@ -69,74 +75,100 @@ class Lottery(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.float32), float(self.prize if not self.left else 0), not self.left, False, {}
 
 
-class Watch(Callback):
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-        self.updates: list[int] = []
-        self.paths: list[Path] = []
-        self.episodes: list[Episode] = []
-
-    def on_step(self, moment: Moment) -> None:
-        self.steps.append(moment.step)
-
-    def on_update(self, moment: Moment) -> None:
-        self.updates.append(moment.updates)
-
-    def on_episode(self, moment: Moment, episode: Episode) -> None:
-        self.episodes.append(episode)
-
-    def on_checkpoint(self, moment: Moment, path: Path) -> None:
-        self.paths.append(path)
+def learns_from_rollouts(algo: str) -> bool:
+    return find_algo(algo).rows_are == "rollout"
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_a_run_is_whole(runtime: str, tmp_path: Path) -> None:
-    watch = Watch()
-    run = train(tmp_path, runtime, callbacks=[watch])
-    result = run.result
-    assert result["runtime"] == runtime
-    assert 1200 <= result["steps"] < 1200 + TINY["world.lanes"]
-    assert result["ratio"] == pytest.approx(TINY["learner.ratio"], rel=0.05)
-    assert result["updates"] == pytest.approx((result["steps"] - 100) * 8 / 16, abs=1)
-    assert result["eval_return_mean"] >= 8
-    assert result["account"]["verdict"].endswith((".", "network."))
-    assert watch.steps == sorted(watch.steps)
-    assert watch.steps[-1] == result["steps"]
-    assert watch.updates[-1] == result["updates"]
+def check_updates(algo: str, run: freewheel.Run) -> None:
+    """As many as belong to its steps, and its ratio says so."""
+    steps, updates = run.result["steps"], run.result["updates"]
+    if learns_from_rollouts(algo):
+        rollout = saved(run)["rollout"]
+        assert (rollout["overwritten"], rollout["lost"]) == (0, 0)
+        assert updates == (steps - rollout["stale"]) // A_ROLLOUT * UPDATES_A_ROLLOUT
+        assert run.result["ratio"] == pytest.approx(2.0, rel=0.1)  # epochs
+    else:
+        assert updates == pytest.approx((steps - WARMUP) * UPDATES_A_STEP, abs=1)
+        assert run.result["ratio"] == pytest.approx(REPLAY["learner.ratio"], rel=0.05)
+
+
+def check_episodes(run: freewheel.Run, watch: Watch) -> None:
     assert [e.ret for e in watch.episodes] == run.returns
     # CartPole gives 1 a step: what the episodes took and what runs still are all the steps there were.
-    assert 0 <= result["steps"] - sum(e.length for e in watch.episodes) < 500
+    assert 0 <= run.result["steps"] - sum(e.length for e in watch.episodes) < 500
     assert all(e.ret == e.length for e in watch.episodes)
-    assert {e.lane for e in watch.episodes} == set(range(4))
+    assert {e.lane for e in watch.episodes} == set(range(LANES))
     with open(run.folder / "episodes.csv") as file:
-        assert [float(row["return"]) for row in csv.DictReader(file)] == run.returns
+        rows = list(csv.DictReader(file))
+    assert [float(row["return"]) for row in rows] == run.returns
+    assert "policy" not in rows[0]  # there is one
+
+
+@every_algo
+@every_run
+def test_a_run_is_whole(runtime: str, algo: str, tmp_path: Path) -> None:
+    watch = Watch()
+    settings = {"eval_episodes": 5, "checkpoint.every_steps": 400, "log.every_s": 0.0}
+    run = train(tmp_path, algo, runtime, callbacks=[watch], settings=settings)
+    result = run.result
+    assert (result["runtime"], result["algo"]) == (runtime, algo)
+    assert 1200 <= result["steps"] < 1200 + 2 * LANES
+    check_updates(algo, run)
+    assert result["eval_return_mean"] >= 8
+    assert watch.steps == sorted(watch.steps)
+    assert (watch.steps[-1], watch.updates[-1]) == (result["steps"], result["updates"])
+    check_episodes(run, watch)
     checkpoint = load_newest(run.folder / "checkpoints")
     assert checkpoint.step == result["steps"]
     assert checkpoint.state["updates"] == result["updates"]
     assert watch.paths[-1] == checkpoint.path
     assert run.policy().act(np.zeros(4, np.float32)) in (0, 1)
+    wanted = LEARNER | METRICS[algo]
+    assert wanted <= watch.metrics.keys()
+    for name in (*(f"learner/{name}" for name in wanted), "train/updates", "train/ratio", "train/return_mean"):
+        assert logged(run, name), name
+    assert bool(logged(run, "train/epsilon")) == ("epsilon" in find_algo(algo).dials)
+    assert min(logged(run, "time/infer_ms")) > 0
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_a_resumed_run_counts_on(runtime: str, tmp_path: Path) -> None:
-    first = train(tmp_path, runtime, settings={"checkpoint.replay": True})
-    again = freewheel.train(resume=first.folder, steps=2400, is_quiet=True)
+@every_algo
+@every_run
+def test_every_second_of_every_role_is_accounted_for(runtime: str, algo: str, tmp_path: Path) -> None:
+    run = train(tmp_path, algo, runtime, steps=3000)
+    assert run.account is not None
+    assert run.result["account"]["verdict"].endswith(".")
+    roles = run.result["account"]["roles"]
+    assert set(roles) >= ({"sequential"} if runtime == "sequential" else {"learner", "actor-0", "supervisor"})
+    for name, role in roles.items():
+        assert 0.98 <= role["closed"] <= 1.02, f"{name}: {role}"
+
+
+@every_algo
+@every_run
+def test_a_resumed_run_counts_on(runtime: str, algo: str, tmp_path: Path) -> None:
+    replay = {} if learns_from_rollouts(algo) else {"checkpoint.replay": True}
+    first = train(tmp_path, algo, runtime, settings=replay)
+    before = saved(first)
+    again = resume(first, steps=2400)
+    after = saved(again)
     assert again.result["steps"] >= 2400
-    assert again.result["updates"] == pytest.approx((again.result["steps"] - 100) * 8 / 16, abs=1)
     assert again.result["seconds"] > first.result["seconds"]
-    state = load_newest(again.folder / "checkpoints").state
-    assert state["episodes"]["num_finished"] == len(first.returns) + len(again.returns)
+    assert after["episodes"]["num_finished"] == len(first.returns) + len(again.returns)
+    if not learns_from_rollouts(algo):
+        check_updates(algo, again)
+        return
+    rollouts = after["version"] - before["version"]
+    assert after["updates"] - before["updates"] == rollouts * UPDATES_A_ROLLOUT
+    if runtime == "sequential":
+        assert after["version"] == again.result["steps"] // A_ROLLOUT
+    else:  # the rows in hand when it stopped are collected anew
+        assert 0 <= (again.result["steps"] - first.result["steps"]) // A_ROLLOUT - rollouts <= 2
 
 
 @pytest.mark.parametrize("algo", ["dqn", "ppo"])
 def test_episodes_are_those_of_their_lanes_and_never_those_of_the_run_before(algo: str, tmp_path: Path) -> None:
-    drops = ("replay.rows", "replay.warmup_rows", "learner.batch_size", "learner.ratio") if algo == "ppo" else ()
-    settings = {**{k: v for k, v in TINY.items() if k not in drops}, "runtime": "local", "log.folder": str(tmp_path)}
-    given: dict[str, Any] = {"algo": algo, "preset": "none", "is_quiet": True}
-    runs = [
-        freewheel.train(Lottery, steps=400, settings={**settings, "local.actors": actors}, **given) for actors in (1, 2)
-    ]
-    keys = [lane_key(seed_of(Config("Lottery"), "world.0.0.0"), lane) for lane in range(4)]
+    runs = [train(tmp_path, algo, "local", Lottery, steps=400, settings={"local.actors": actors}) for actors in (1, 2)]
+    keys = [lane_key(seed_of(Config("Lottery"), "world.0.0.0"), lane) for lane in range(LANES)]
     own = {np.random.default_rng(episode_seed(key, i)).integers(2**24) for key in keys for i in range(100)}
     for run in runs:
         assert len(run.returns) > 30
@@ -146,64 +178,76 @@ def test_episodes_are_those_of_their_lanes_and_never_those_of_the_run_before(alg
     assert not own & set(again.returns)
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@every_run
 def test_without_its_replay_a_resumed_run_warms_up_again(runtime: str, tmp_path: Path) -> None:
-    first = train(tmp_path, runtime)
-    again = freewheel.train(resume=first.folder, steps=2400, is_quiet=True)
-    trained = again.result["steps"] - first.result["steps"] - TINY["replay.warmup_rows"]
+    first = train(tmp_path, "dqn", runtime)
+    again = resume(first, steps=2400)
+    trained = again.result["steps"] - first.result["steps"] - WARMUP
     made = again.result["updates"] - first.result["updates"]
-    assert made == pytest.approx(trained * 8 / 16, abs=1)
+    assert made == pytest.approx(trained * UPDATES_A_STEP, abs=1)
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_a_callback_may_stop_it_and_steer_it(runtime: str, tmp_path: Path) -> None:
+@every_algo
+@every_run
+def test_a_callback_may_stop_it_and_steer_it(runtime: str, algo: str, tmp_path: Path) -> None:
     class Steer(Callback):
         def on_update(self, moment: Moment) -> None:
-            moment.set_epsilon(0.75)
-            if moment.step > 2000:
-                self.metrics = moment.metrics()
+            moment.set("lr", 0.125)
+            if moment.step > 1000 and moment.metrics().get("lr") == 0.125:
                 moment.stop()
 
-    steer = Steer()
-    run = train(tmp_path, runtime, steps=100_000, callbacks=[steer])
-    assert 2000 < run.result["steps"] < 100_000
-    assert steer.metrics["loss"] >= 0
-    assert load_newest(run.folder / "checkpoints").step == run.result["steps"]
+    run = train(tmp_path, algo, runtime, steps=1_000_000, callbacks=[Steer()])
+    assert 1000 < run.result["steps"] < 1_000_000
+    checkpoint = load_newest(run.folder / "checkpoints")
+    assert checkpoint.step == run.result["steps"]
+    assert checkpoint.state["dials"] == {"lr": 0.125}
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_a_callback_that_fails_ends_it_with_a_checkpoint(runtime: str, tmp_path: Path) -> None:
+@every_algo
+@every_run
+def test_a_callback_that_fails_ends_it_with_a_checkpoint(runtime: str, algo: str, tmp_path: Path) -> None:
     class Fail(Callback):
         def on_step(self, moment: Moment) -> None:
             if moment.step > 300:
                 raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        train(tmp_path, runtime, steps=100_000, callbacks=[Fail()])
+        train(tmp_path, algo, runtime, steps=1_000_000, callbacks=[Fail()])
     (folder,) = tmp_path.iterdir()
     assert load_newest(folder / "checkpoints").step > 300
+    assert '"status": "failed"' in (folder / "status.json").read_text()
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_f09_a_number_that_is_none_ends_it(runtime: str, tmp_path: Path) -> None:
+@every_run
+@pytest.mark.parametrize("algo", ["dqn", "appo"])
+def test_f09_a_number_that_is_none_ends_it(runtime: str, algo: str, tmp_path: Path) -> None:
     with pytest.raises(EnvError, match="Broken.*NaN"):
-        train(tmp_path, runtime, Broken)
+        train(tmp_path, algo, runtime, Broken)
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_what_cannot_work_is_refused_before_anything_starts(runtime: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="replay.rows"):
-        train(tmp_path, runtime, settings={"replay.rows": 4_000_000_000})
-    with pytest.raises(ConfigError, match="Discrete action space"):
-        train(tmp_path, runtime, "Pendulum-v1")
+def broken() -> Any:
+    raise RuntimeError("no such env today")
+
+
+@every_run
+def test_an_env_that_cannot_be_made_is_told(runtime: str, tmp_path: Path) -> None:
+    with pytest.raises(EnvError, match="no such env today"):
+        train(tmp_path, "appo", runtime, broken)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("runtime", "algo"), [("sequential", "dqn"), ("local", "dqn"), ("sequential", "ppo")])
-def test_the_time_of_a_choice_of_actions_is_in_the_log(runtime: str, algo: str, tmp_path: Path) -> None:
-    settings = {"runtime": runtime, "log.folder": str(tmp_path), "log.tensorboard": False, "log.every_s": 0.0}
-    run = freewheel.train("CartPole-v1", algo=algo, steps=2_100, settings={**settings, "eval_episodes": 0})
-    lines = list(csv.DictReader((run.folder / "metrics.csv").read_text().splitlines()))
-    told = [float(line["time/infer_ms"]) for line in lines if line["time/infer_ms"]]
-    assert told
-    assert min(told) > 0
+@every_run
+def test_what_cannot_work_is_refused_before_anything_starts(runtime: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="replay.rows"):
+        train(tmp_path, "dqn", runtime, settings={"replay.rows": 4_000_000_000})
+    with pytest.raises(ConfigError, match="Discrete action space"):
+        train(tmp_path, "dqn", runtime, "Pendulum-v1")
+    with pytest.raises(ConfigError, match="its own loss"):
+        train(tmp_path, "appo", runtime, loss=max)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_goes_on_in_its_own_runtime(tmp_path: Path) -> None:
+    first = train(tmp_path, "dqn", "sequential", steps=200)
+    with pytest.raises(ConfigError, match="runtime was given with a run to resume"):
+        resume(first, steps=400, settings={"runtime": "local"})

@@ -5,104 +5,102 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from run_cases import StopAt, assert_same, built, resume, saved
+from run_cases import train as train_small
 
 import freewheel
 from freewheel import Callback, Moment
-from freewheel.config import assemble, from_dict
+from freewheel.config import find_algo, from_dict
 from freewheel.errors import CheckpointError, ConfigError
 from freewheel.run import state
-from freewheel.run.checkpoint import load, load_newest
-from freewheel.run.parts import build
+from freewheel.store.checkpoint import load, load_newest
 
-SMALL: dict[str, Any] = {
-    "runtime": "sequential",
+REPLAY: dict[str, Any] = {
     "world.lanes": 3,
-    "explore.over_steps": 200,
-    "net.hidden": (16,),
     "replay.rows": 600,
     "replay.warmup_rows": 60,
-    "learner.batch_size": 16,
-    "learner.ratio": 8.0,
     "learner.updates_per_call": 2,
     "learner.target_every_updates": 10,
-    "eval_episodes": 0,
-    "log.tensorboard": False,
-    "checkpoint.every_steps": 0,
     "checkpoint.replay": True,
 }
+ROLLOUT: dict[str, Any] = {"world.lanes": 3, "rollout.rows": 20, "ppo.minibatches": 3}
+FAST = {"explore.over_steps": 200}
 
 
-def train(folder: Path, env: Any = "CartPole-v1", steps: int | None = 900, **more: Any) -> freewheel.Run:
-    settings = {**SMALL, "log.folder": str(folder)}
-    if more.get("algo") == "rainbow":
-        del settings["explore.over_steps"]  # its noise explores
-    settings |= more.pop("settings", {})
-    if "resume" in more:
-        env, settings = None, {name: value for name, value in settings.items() if name.startswith("checkpoint.")}
-    preset = "auto" if "resume" in more else "none"
-    return freewheel.train(env, steps=steps, preset=preset, settings=settings, is_quiet=True, **more)
+def train(folder: Path, algo: str = "dqn", env: Any = "CartPole-v1", steps: int = 900, **more: Any) -> freewheel.Run:
+    own = ROLLOUT if find_algo(algo).rows_are == "rollout" else REPLAY
+    family = "ppo" if own is ROLLOUT else "dqn"
+    settings = {**own, "algo": algo, **more.pop("settings", {})}
+    return train_small(folder, family, "sequential", env, steps, settings=settings, **more)
 
 
-def saved(run: freewheel.Run) -> tuple[dict[str, torch.Tensor], dict[str, Any], bytes]:
+def replay_of(run: freewheel.Run) -> bytes:
     checkpoint = load_newest(run.folder / "checkpoints")
-    values = {name: value for name, value in checkpoint.state.items() if name not in ("config", "seconds")}
-    replay = checkpoint.path_of("replay.bin").read_bytes() if checkpoint.files else b""
-    return checkpoint.tensors, values, replay
+    return checkpoint.path_of("replay.bin").read_bytes()
 
 
-def assert_same(one: freewheel.Run, two: freewheel.Run) -> None:
-    tensors, values, _ = saved(one)
-    others, other_values, _ = saved(two)
-    assert tensors.keys() == others.keys()
-    for name, tensor in tensors.items():
-        assert torch.equal(tensor, others[name]), name
-    assert values == other_values
-
-
-class StopAt(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step(self, moment: Moment) -> None:
-        if moment.step >= self.step:
-            moment.stop()
-
-
-def test_a_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
-    runs = [train(tmp_path / str(i), seed=seed) for i, seed in enumerate((7, 7, 8))]
+@pytest.mark.parametrize("algo", ["dqn", "ppo"])
+def test_a_seed_gives_the_same_run_and_another_seed_another(algo: str, tmp_path: Path) -> None:
+    runs = [train(tmp_path / str(i), algo, steps=500, seed=seed) for i, seed in enumerate((7, 7, 8))]
     assert_same(runs[0], runs[1])
-    assert runs[0].returns == runs[1].returns
-    assert runs[0].returns != runs[2].returns
+    assert runs[0].returns == runs[1].returns != runs[2].returns
 
 
 @pytest.mark.parametrize(
     ("env", "algo", "settings"),
     [
-        ("CartPole-v1", "dqn", {}),
+        ("CartPole-v1", "dqn", FAST),
         ("CartPole-v1", "rainbow", {}),
-        ("CartPole-v1", "iqn", {"replay.prioritized": True, "q.n_step": 3}),
+        ("CartPole-v1", "iqn", {"replay.prioritized": True, "q.n_step": 3, **FAST}),
         (
             "CartPole-v1",
             "dqn",
-            {"world.stack": 3, "net.norm": "batch", "learner.lr_schedule": "cosine", "explore.hold_steps": 9},
+            {"world.stack": 3, "net.norm": "batch", "learner.lr_schedule": "cosine", "explore.hold_steps": 9, **FAST},
         ),
-        ("FrozenLake-v1", "qrdqn", {}),
+        ("FrozenLake-v1", "qrdqn", FAST),
     ],
     ids=["dqn", "rainbow", "iqn-per", "stack-batchnorm", "frozenlake"],
 )
 def test_r93_stop_and_resume_equals_not_stopping(tmp_path: Path, env: str, algo: str, settings: dict[str, Any]) -> None:
-    whole = train(tmp_path / "whole", env, algo=algo, settings=settings)
-    part = train(tmp_path / "part", env, algo=algo, settings=settings, callbacks=[StopAt(433)])
+    whole = train(tmp_path / "whole", algo, env, settings=settings)
+    part = train(tmp_path / "part", algo, env, settings=settings, callbacks=[StopAt(433)])
     assert 433 <= part.result["steps"] < 440
-    resumed = train(tmp_path / "part", algo=None, steps=None, resume=part.folder)
+    resumed = resume(part)
     assert resumed.folder == part.folder
     assert_same(whole, resumed)
     assert part.returns + resumed.returns == whole.returns
     heads = 64 + 64 * 3  # beside each lane's head they count its writers, of which the resumed run had two
-    assert saved(whole)[2][heads:] == saved(resumed)[2][heads:]
+    assert replay_of(whole)[heads:] == replay_of(resumed)[heads:]
+
+
+@pytest.mark.parametrize("at", [58, 240, 433])
+@pytest.mark.parametrize(
+    ("env", "settings"),
+    [
+        ("CartPole-v1", {}),
+        (
+            "CartPole-v1",
+            {"world.stack": 3, "ppo.normalize_obs": True, "ppo.normalize_reward": True, "net.shared": True},
+        ),
+        (
+            "Pendulum-v1",
+            {"learner.lr_schedule": "linear", "ppo.clip_schedule": "linear", "world.max_episode_steps": 30},
+        ),
+        ("CartPole-v1", {"rollout.collect": "episodes"}),
+    ],
+    ids=["cartpole", "stack-normal", "pendulum", "episodes"],
+)
+def test_r93_rollouts_too(tmp_path: Path, env: str, settings: dict[str, Any], at: int) -> None:
+    whole = train(tmp_path / "whole", "ppo", env, 500, settings=settings)
+    part = train(tmp_path / "part", "ppo", env, 500, settings=settings, callbacks=[StopAt(at)])
+    assert at <= part.result["steps"] < at + 3
+    resumed = resume(part)
+    assert_same(whole, resumed)
+    assert part.returns + resumed.returns == whole.returns
 
 
 def test_resume_without_the_replay_warms_up_again_and_has_no_burst(tmp_path: Path) -> None:
@@ -114,13 +112,13 @@ def test_resume_without_the_replay_warms_up_again_and_has_no_burst(tmp_path: Pat
             updates.append((moment.step, moment.updates))
 
     again = {"checkpoint.replay": True}
-    resumed = train(tmp_path, steps=None, resume=part.folder, settings=again, callbacks=[Watch(), StopAt(600)])
-    from_step = saved(resumed)[1]["from_step"]
-    assert from_step == part.result["steps"] + SMALL["replay.warmup_rows"]
-    resumed = train(tmp_path, steps=None, resume=part.folder, settings=again)
-    assert saved(resumed)[1]["from_step"] == from_step
+    resumed = resume(part, settings=again, callbacks=[Watch(), StopAt(600)])
+    from_step = saved(resumed)["from_step"]
+    assert from_step == part.result["steps"] + REPLAY["replay.warmup_rows"]
+    resumed = resume(part, settings=again)
+    assert saved(resumed)["from_step"] == from_step
     first_step, first_updates = updates[0]
-    assert first_step >= part.result["steps"] + SMALL["replay.warmup_rows"]
+    assert first_step >= part.result["steps"] + REPLAY["replay.warmup_rows"]
     assert first_updates <= part.result["updates"] + 4
     assert resumed.result["ratio"] == pytest.approx(8.0, rel=0.05)
 
@@ -167,28 +165,21 @@ def test_callbacks_see_all_and_may_stop(tmp_path: Path) -> None:
     assert watch.paths[-1].exists()
 
 
-def test_epsilon_can_be_changed_on_the_way(tmp_path: Path) -> None:
-    class Steer(Callback):
-        def on_step(self, moment: Moment) -> None:
-            moment.set_epsilon(0.25)
-
-    run = train(tmp_path, callbacks=[Steer()], steps=100)
-    assert load_newest(run.folder / "checkpoints").state["epsilon_override"] == 0.25
-
-
-def test_an_error_in_the_env_leaves_a_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(freewheel.EnvError, match="lane 0.*step 21"):
-        train(tmp_path, env=lambda: Fails(), settings={"world.lanes": 1, "replay.warmup_rows": 16})
+@pytest.mark.parametrize("algo", ["dqn", "ppo"])
+def test_an_error_in_the_env_leaves_a_checkpoint(algo: str, tmp_path: Path) -> None:
+    own = {"replay.warmup_rows": 16} if algo == "dqn" else {"rollout.rows": 6}
+    with pytest.raises(freewheel.EnvError, match="lane 0.*the env broke.*step 21"):
+        train(tmp_path, algo, env=lambda: Fails(), settings={"world.lanes": 1, **own})
     (folder,) = [path for path in tmp_path.iterdir() if path.is_dir()]
-    assert load_newest(folder / "checkpoints").step == 20
+    checkpoint = load_newest(folder / "checkpoints")
+    assert checkpoint.step == 20
+    assert checkpoint.state["updates"] == (2 if algo == "dqn" else 3 * 2 * 3)
 
 
 class Fails:
     """An env that raises in its 21st step."""
 
     def __new__(cls) -> Any:
-        import gymnasium
-
         class Raising(gymnasium.Wrapper[Any, Any, Any, Any]):
             taken = 0
 
@@ -205,17 +196,12 @@ def test_a_checkpoint_of_one_stream_for_all_lanes_says_that_they_draw_anew(tmp_p
     found = load_newest(train(tmp_path, steps=100).folder / "checkpoints")
     for name in ("explore.drawn", "random.taus"):
         del found.tensors[name]
-    parts = build(from_dict(found.state["config"]), "CartPole-v1")
+    made = built(**{**REPLAY, "net.hidden": from_dict(found.state["config"]).net.hidden})
     try:
-        assert "what lanes try is drawn anew" in (state.restore(parts, found) or "")
+        told = state.restore(made.plan, made.learners, made.actor, found)
+        assert "what lanes try is drawn anew" in (told or "")
     finally:
-        parts.close()
-
-
-def test_an_override_given_on_resume_holds(tmp_path: Path) -> None:
-    part = train(tmp_path, callbacks=[StopAt(100)])
-    resumed = freewheel.train(resume=part.folder, settings={"explore.override": 0.3}, is_quiet=True)
-    assert saved(resumed)[1]["epsilon_override"] == 0.3
+        made.close()
 
 
 def test_f13_a_full_disk_is_told_and_the_last_checkpoint_is_not_taken_for_saved(
@@ -238,11 +224,21 @@ def test_what_changes_learning_cannot_be_given_on_resume(tmp_path: Path) -> None
     part = train(tmp_path, callbacks=[StopAt(100)])
     with pytest.raises(ConfigError, match="q.gamma"):
         freewheel.train(resume=part.folder, settings={"q.gamma": 0.5})
-    finished = train(tmp_path, steps=None, resume=part.folder)
+    finished = resume(part)
     with pytest.raises(ConfigError, match="nothing left"):
         freewheel.train(resume=finished.folder)
     longer = freewheel.train(resume=finished.folder, steps=1000, is_quiet=True)
     assert longer.result["steps"] >= 1000
+
+
+@pytest.mark.parametrize("algo", ["dqn", "ppo"])
+def test_updates_that_are_not_finite_end_the_run_with_the_last_good_weights(algo: str, tmp_path: Path) -> None:
+    own = {"ppo.epochs": 8} if algo == "ppo" else {}  # ten updates of one rollout
+    with pytest.raises(freewheel.Diverged, match="in a row"):
+        train(tmp_path, algo, settings={"learner.lr": 1e30, **own})
+    (folder,) = [path for path in tmp_path.iterdir() if path.is_dir()]
+    for name, tensor in load_newest(folder / "checkpoints").tensors.items():
+        assert torch.isfinite(tensor.float()).all(), name
 
 
 def test_a_run_that_is_not_there(tmp_path: Path) -> None:
@@ -250,24 +246,32 @@ def test_a_run_that_is_not_there(tmp_path: Path) -> None:
         freewheel.train(resume=tmp_path / "nosuchrun")
 
 
-def test_what_is_put_back_is_what_was_saved(tmp_path: Path) -> None:
-    settings = {**SMALL, "world.stack": 3, "explore.hold_steps": 9, "replay.prioritized": True, "log.folder": "none"}
-    config = assemble("CartPole-v1", {**settings, "algo": "iqn"}, "none")
-    parts, others = build(config, config.env), build(config, config.env)
+@pytest.mark.parametrize(
+    ("algo", "settings"),
+    [
+        ("iqn", {**REPLAY, "world.stack": 3, "explore.hold_steps": 9, "replay.prioritized": True}),
+        ("appo", {**ROLLOUT, "world.stack": 3, "ppo.normalize_obs": True, "ppo.normalize_reward": True}),
+    ],
+)
+def test_what_is_put_back_is_what_was_saved(algo: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    family = "dqn" if algo == "iqn" else "ppo"
+    one, two = (built(family, **{**settings, "algo": algo}) for _ in range(2))
+    one.plan.checkpoints = tmp_path
     try:
-        steps = 0
-        while steps < 200:
-            steps += parts.actor.turn(steps, 0)[0]
-            while parts.learner.due(steps) > 0:
-                parts.learner.call(steps)
-        path = state.write(tmp_path, parts, config, steps, 1.0)
-        assert state.restore(others, load(path)) is None
-        tensors, values = state.gather(parts, config, steps, 1.0)
-        again, other_values = state.gather(others, config, steps, 1.0)
-        assert values == other_values
+        while one.plan.counts.steps < 200 or one.actor.owes:
+            one.actor.turn()
+            while one.learners[0].turn():
+                pass
+        path = state.write(one.plan, one.learners, one.actor, one.plan.counts.steps, 1.0)
+        lost = state.restore(two.plan, two.learners, two.actor, load(path))
+        assert lost is None
+        (tensors, values), (again, others) = (
+            state.gather(run.plan, run.learners, run.actor, one.plan.counts.steps, 1.0) for run in (one, two)
+        )
+        assert values == others
         assert tensors.keys() == again.keys()
         for name, tensor in tensors.items():
             np.testing.assert_array_equal(np.asarray(tensor), np.asarray(again[name]), err_msg=name)
     finally:
-        parts.close()
-        others.close()
+        one.close()
+        two.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,9 +10,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from freewheel.memory.lanes import Lanes
-from freewheel.spec import RowSpec
-from freewheel.worlds.world import Obs, World
+from freewheel.memory.lanes import Lanes, Writer
+from freewheel.spec import RowSpec, flatten
+from freewheel.worlds.world import Columns, Ended, Obs, World
 
 Script = Sequence[tuple[int, str]]  # length of each episode in turn, and how it ends
 SCRIPTS: list[Script] = [
@@ -30,6 +31,16 @@ NESTED = spaces.Dict(
 )
 
 
+BOX = spaces.Box(1, 9, (2,), np.float32)
+KEYS = spaces.Tuple((spaces.Discrete(9, start=1), spaces.MultiDiscrete([10, 10])))
+ACTIONS: dict[str, spaces.Space[Any]] = {
+    "discrete": spaces.Discrete(9, start=1),
+    "box": BOX,
+    "tuple": spaces.Tuple((spaces.Discrete(9, start=1), BOX)),
+    "dict": spaces.Dict({"push": BOX, "keys": KEYS}),
+}
+
+
 class Row(NamedTuple):
     obs: tuple[bytes, ...]
     reward: float
@@ -44,11 +55,7 @@ class Counting(gymnasium.Env[Any, Any]):
     def __init__(self, lane: int, script: Script, is_nested: bool = False, actions: str = "discrete") -> None:
         self.lane, self.script, self.is_nested = lane, script, is_nested
         self.observation_space = NESTED if is_nested else spaces.Box(-np.inf, np.inf, (4,), np.float32)
-        self.action_space: spaces.Space[Any]
-        if actions == "box":
-            self.action_space = spaces.Box(1, 9, (2,), np.float32)
-        else:
-            self.action_space = spaces.Discrete(9, start=1)
+        self.action_space = ACTIONS[actions]
         self.episode, self.count, self.action = -1, 0, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -60,12 +67,14 @@ class Counting(gymnasium.Env[Any, Any]):
         assert self.action_space.contains(action), action
         length, how = self.script[self.episode % len(self.script)]
         assert self.count < length, "stepped after the end"
-        self.action = int(np.asarray(action).flat[0])
+        parts = list(flatten("action", self.action_space, action).values())
+        self.action = int(parts[0].flat[0])
+        assert all((part == self.action).all() for part in parts), action
         self.count += 1
         last = self.count == length
         ends = (last and how in ("terminated", "both"), last and how in ("truncated", "both"))
-        if isinstance(action, np.ndarray):
-            action[:] = 0  # an env may write into what it was given
+        for part in parts:
+            part[...] = 0  # an env may write into what it was given
         return self.observe(), reward_of(self.lane, self.episode, self.count, self.action), *ends, {}
 
     def observe(self) -> Any:
@@ -118,34 +127,51 @@ def expected_rows(lane: int, script: Script, count: int, is_nested: bool = False
 
 
 def play(world: World, num_recvs: int, lane_rows: int = 1000) -> tuple[Lanes, list[list[Row]]]:
-    """Acts in the world and writes the rows the way an actor does; gives them by lane as well."""
-    spec = RowSpec.of(world.obs_space, world.action_space)
-    lanes = Lanes(spec, world.num_lanes, lane_rows)
+    """Acts in the world and writes the rows the way an actor does; gives them by lane as well, counted over all groups."""
+    (spec,) = {RowSpec.of(group.obs_space, group.action_space) for group in world.groups}
+    firsts = [0, *itertools.accumulate(group.num_lanes for group in world.groups)]
+    lanes = Lanes(spec, firsts.pop(), lane_rows)
     writer = lanes.writer()
-    rows: list[list[Row]] = [[] for _ in range(world.num_lanes)]
-    shape = world.action_space.shape or ()
-    dtype = world.action_space.dtype
+    rows: list[list[Row]] = [[] for _ in range(lanes.num_lanes)]
     for _ in range(num_recvs):
-        ready = world.recv()
-        if (end := ready.ended) is not None:
-            idle = np.zeros((len(end.lanes), *shape), dtype)
-            fields = {**end.obs, "action": idle}
-            writer.append(end.lanes, fields, end.reward, end.terminated, end.truncated)
-            for i, lane in enumerate(end.lanes.tolist()):
-                flags = bool(end.terminated[i]), bool(end.truncated[i])
-                rows[lane].append(Row(row_of(end.obs, i), float(end.reward[i]), *flags, None))
-        assert len(ready.lanes) > 0
-        chosen = [act(lane, len(rows[lane])) for lane in ready.lanes.tolist()]
-        actions = np.empty((len(chosen), *shape), dtype)
-        actions.T[...] = chosen
-        none = np.zeros(len(chosen), np.bool_)
-        world.send(ready.lanes, actions)
-        writer.append(ready.lanes, {**ready.obs, "action": actions}, ready.reward, none, none)
-        for i, lane in enumerate(ready.lanes.tolist()):
-            begins = not rows[lane] or rows[lane][-1].action is None
-            assert ready.first[i] == begins
-            rows[lane].append(Row(row_of(ready.obs, i), float(ready.reward[i]), False, False, chosen[i]))
+        given = world.recv()
+        assert len({ready.group for ready in given}) == len(given) > 0
+        for ready in given:
+            first = firsts[ready.group]
+            if ready.ended is not None:
+                write_ends(ready.ended, first, rows, writer)
+            assert len(ready.lanes) > 0
+            own = ready.lanes + first
+            chosen = [act(lane, len(rows[lane])) for lane in own.tolist()]
+            actions = columns_of(spec, chosen)
+            none = np.zeros(len(chosen), np.bool_)
+            world.send(ready.group, ready.lanes, actions)
+            writer.append(own, {**ready.obs, **actions}, ready.reward, none, none)
+            for i, lane in enumerate(own.tolist()):
+                begins = not rows[lane] or rows[lane][-1].action is None
+                assert ready.first[i] == begins
+                rows[lane].append(Row(row_of(ready.obs, i), float(ready.reward[i]), False, False, chosen[i]))
     return lanes, rows
+
+
+def write_ends(end: Ended, first: int, rows: list[list[Row]], writer: Writer) -> None:
+    """The final rows of a group whose lanes count from `first` on."""
+    own = end.lanes + first
+    idle = columns_of(writer.spec, [0] * len(own))
+    writer.append(own, {**end.obs, **idle}, end.reward, end.terminated, end.truncated)
+    for i, lane in enumerate(own.tolist()):
+        flags = bool(end.terminated[i]), bool(end.truncated[i])
+        rows[lane].append(Row(row_of(end.obs, i), float(end.reward[i]), *flags, None))
+
+
+def columns_of(spec: RowSpec, chosen: Sequence[int]) -> Columns:
+    """Actions that have the same number in every part."""
+    columns = {}
+    for field in spec.fields:
+        if not field.is_observation:
+            columns[field.name] = np.empty((len(chosen), *field.shape), field.dtype)
+            columns[field.name].T[...] = chosen
+    return columns
 
 
 def row_of(obs: Obs, i: int) -> tuple[bytes, ...]:

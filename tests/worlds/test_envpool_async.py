@@ -12,6 +12,7 @@ import pytest
 from counting import SCRIPTS, Counting, Script, expected_rows, play
 from fake_envpool import FakePool
 from gymnasium.vector import AutoresetMode
+from sole import recv, send
 
 import freewheel
 from freewheel.config import WorldConfig
@@ -54,11 +55,11 @@ def test_where_all_that_came_has_ended_it_waits_for_more() -> None:
 def test_the_arrays_stay_until_the_next_recv_and_actions_are_taken_over() -> None:
     world = AsyncVectorWorld(pool(2, actions="box"), 3, "Pool")
     for _ in range(30):
-        ready = world.recv()
+        ready = recv(world)
         before = [ready.obs["obs"].copy(), ready.reward.copy(), ready.first.copy()]
         for part in np.array_split(ready.lanes, 2):  # sent in pieces
             actions = np.full((len(part), 2), 4, np.float32)
-            world.send(part, actions)
+            send(world, part, actions)
             actions[:] = -1  # the env would refuse it
         after = [ready.obs["obs"], ready.reward, ready.first]
         assert all((one == two).all() for one, two in zip(before, after, strict=True))
@@ -67,12 +68,12 @@ def test_the_arrays_stay_until_the_next_recv_and_actions_are_taken_over() -> Non
 
 def test_calls_out_of_turn_are_refused() -> None:
     world = AsyncVectorWorld(pool(2), 3, "Pool")
-    ready = world.recv()
-    world.send(ready.lanes[:1], np.array([2]))
+    ready = recv(world)
+    send(world, ready.lanes[:1], np.array([2]))
     with pytest.raises(ValueError, match=rf"lanes \[{ready.lanes[1]}\] have no action"):
-        world.recv()
+        recv(world)
     with pytest.raises(ValueError, match="does not wait"):
-        world.send(ready.lanes[:1], np.array([2]))
+        send(world, ready.lanes[:1], np.array([2]))
 
 
 class Broken(Counting):
@@ -125,7 +126,7 @@ def wrapped(num_envs: int) -> Any:
 def test_it_is_chosen_where_a_batch_is_smaller_than_the_lanes() -> None:
     world = make_world(some, WorldConfig(lanes=6), 0)
     assert isinstance(world, AsyncVectorWorld)
-    assert len(world.recv().lanes) == 3
+    assert len(recv(world).lanes) == 3
     world.close()
     assert type(make_world(all_of_them, WorldConfig(lanes=6), 0)) is VectorWorld
     env = some(4)

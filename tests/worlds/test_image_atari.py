@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import VectorEnv
+from sole import recv, send
 
 from freewheel.config import WorldConfig, assemble
 from freewheel.errors import ConfigError
@@ -55,13 +56,13 @@ def test_both_forms_show_the_same(game: str, grey: bool, fire: bool) -> None:
     assert one.action_space == many.action_space
     random = np.random.default_rng(0)
     obs, _ = one.reset(seed=1)
-    ready = many.recv()
+    ready = recv(many)
     rewards = 0
     for _ in range(150):
         assert np.abs(obs.astype(int) - ready.obs["obs"][0]).max() <= 1
         action = int(random.integers(4))
-        many.send(ready.lanes, np.array([action]))
-        ready = many.recv()
+        send(many, ready.lanes, np.array([action]))
+        ready = recv(many)
         obs, reward, terminated, truncated, _ = one.step(action)
         assert (terminated, truncated) == (ready.ended is not None, False)
         if ready.ended is not None:
@@ -79,9 +80,9 @@ def test_sticky_actions_are_an_option_of_the_env(kind: str) -> None:
         world = make_world("ALE/Pong-v5", replace(config, kind=kind), seed)
         found = []
         for i in range(40):
-            ready = world.recv()
+            ready = recv(world)
             found.append(ready.obs["obs"].tobytes())
-            world.send(ready.lanes, np.array([2 + i // 2 % 2]))
+            send(world, ready.lanes, np.array([2 + i // 2 % 2]))
         world.close()
         return found
 
@@ -95,9 +96,9 @@ def test_rewards_are_not_clipped_by_the_vector_form() -> None:
     world = make_world("ALE/SpaceInvaders-v5", replace(GREY, kind="vector", lanes=2), 0)
     largest = 0.0
     for _ in range(120):
-        ready = world.recv()
+        ready = recv(world)
         largest = max(largest, float(ready.reward.max()))
-        world.send(ready.lanes, np.full(len(ready.lanes), 1))
+        send(world, ready.lanes, np.full(len(ready.lanes), 1))
     world.close()
     assert largest > 1
 
@@ -106,9 +107,9 @@ def test_rewards_are_not_clipped_by_the_vector_form() -> None:
 def test_the_limit_counts_steps(kind: str) -> None:
     world = make_world("ALE/Pong-v5", replace(GREY, kind=kind, max_episode_steps=5), 0)
     for step in range(6):
-        ready = world.recv()
+        ready = recv(world)
         assert (ready.ended is not None) == (step == 5)
-        world.send(ready.lanes, np.zeros(len(ready.lanes), np.int64))
+        send(world, ready.lanes, np.zeros(len(ready.lanes), np.int64))
     assert ready.ended is not None
     assert ready.ended.truncated.tolist() == [True]
     assert ready.first.all()
@@ -140,7 +141,7 @@ def test_auto_may_take_the_vector_form() -> None:
     assert (one.obs_space, one.action_space) == (many.obs_space, many.action_space)
     one.close()
     many.close()
-    assert choose_world("ALE/Pong-v5", replace(preset, lanes=2)).config.kind in ("inline", "pool", "vector")
+    assert choose_world("ALE/Pong-v5", replace(preset, lanes=2)).chosen.kind in ("inline", "pool", "vector")
 
 
 def test_the_vector_form_has_the_threads_that_auto_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:

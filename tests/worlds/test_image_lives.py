@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from sole import recv, send
 
 from freewheel.config import WorldConfig
 from freewheel.errors import ConfigError
@@ -51,14 +52,14 @@ def play(world: World, num_recvs: int, action: int = 0) -> tuple[list[tuple[int,
     rows: list[tuple[int, bool, bool, bool]] = []
     episodes: list[Episode] = []
     for _ in range(num_recvs):
-        ready = world.recv()
+        ready = recv(world)
         if (end := ready.ended) is not None:
             for i in np.flatnonzero(end.lanes == 0):
                 rows.append((int(end.obs["obs"][i].flat[0]), False, True, bool(end.terminated[i])))
         for i in np.flatnonzero(ready.lanes == 0):
             rows.append((int(ready.obs["obs"][i].flat[0]), bool(ready.first[i]), False, False))
         episodes += count.add(ready.lanes, ready.reward, ready.first, ready.ended)
-        world.send(ready.lanes, np.full(len(ready.lanes), action))
+        send(world, ready.lanes, np.full(len(ready.lanes), action))
     world.close()
     return rows, episodes
 
@@ -98,9 +99,9 @@ def test_a_lane_resumes_in_the_middle_of_a_game() -> None:
     one, other = make(), make()
     assert isinstance(one, InlineWorld)
     for _ in range(5):
-        one.send(one.recv().lanes, np.zeros(1, np.int64))
+        send(one, recv(one).lanes, np.zeros(1, np.int64))
     assert other.set_state(one.state()) == [0]
-    mine, theirs = one.recv(), other.recv()
+    mine, theirs = recv(one), recv(other)
     assert mine.ended is not None
     assert theirs.ended is not None
     assert mine.ended.obs["obs"].tolist() == theirs.ended.obs["obs"].tolist() == np.full((1, 4, 4), 5).tolist()

@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from sole import recv, send
 
 from freewheel.config import WorldConfig
 from freewheel.errors import ConfigError, EnvError
@@ -92,9 +93,9 @@ def test_the_limit_counts_steps_not_frames() -> None:
     world = make_world(Flicker, WorldConfig(lanes=1, skip=4, max_episode_steps=3, kind="inline"), 0)
     ends = []
     for _ in range(4):
-        ready = world.recv()
+        ready = recv(world)
         ends.append(None if ready.ended is None else ready.ended.truncated.tolist())
-        world.send(ready.lanes, np.zeros(1, np.int64))
+        send(world, ready.lanes, np.zeros(1, np.int64))
     assert ends == [None, None, None, [True]]
     world.close()
 
@@ -194,10 +195,10 @@ def test_the_small_games_are_worlds(name: str, kind: str) -> None:
     world = make_world(name, WorldConfig(lanes=3, kind=kind, workers=2, threads=1, min_ready=3), 5)
     ends = 0
     for _ in range(40):
-        ready = world.recv()
+        ready = recv(world)
         assert ready.obs["obs"].shape == (3, 84, 84)
         ends += 0 if ready.ended is None else len(ready.ended.lanes)
-        world.send(ready.lanes, np.ones(3, np.int64))
+        send(world, ready.lanes, np.ones(3, np.int64))
     assert ends >= 3 * 2
     world.close()
 
@@ -261,9 +262,9 @@ def test_inline_worlds_of_pictures_go_on_after_a_resume() -> None:
 
     one, other = make(), make()
     for _ in range(8):
-        one.send(one.recv().lanes, np.array([0, 2]))
+        send(one, recv(one).lanes, np.array([0, 2]))
     assert other.set_state(one.state()) == [0, 1]
-    mine, theirs = one.recv(), other.recv()
+    mine, theirs = recv(one), recv(other)
     assert mine.obs["obs"].shape == (2, 42, 42)
     assert (mine.obs["obs"] == theirs.obs["obs"]).all()
     one.close()
@@ -271,4 +272,4 @@ def test_inline_worlds_of_pictures_go_on_after_a_resume() -> None:
 
 
 def test_auto_measures_prepared_pictures() -> None:
-    assert choose_world("freewheel/Catch-v0", WorldConfig(lanes=2, image_size=42)).config.kind in ("inline", "pool")
+    assert choose_world("freewheel/Catch-v0", WorldConfig(lanes=2, image_size=42)).chosen.kind in ("inline", "pool")

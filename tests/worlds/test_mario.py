@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sole import recv, send
 
 from freewheel.config import WorldConfig
 from freewheel.errors import ConfigError
@@ -70,10 +71,10 @@ def test_it_is_a_world() -> None:
     world = make_world("SuperMarioBros-1-1-v0", WorldConfig(lanes=2, image_size=64, skip=4, max_episode_steps=4), 0)
     ends = 0
     for _ in range(9):
-        ready = world.recv()
+        ready = recv(world)
         assert ready.obs["obs"].shape == (2, 64, 64, 3)
         ends += 0 if ready.ended is None else len(ready.ended.lanes)
-        world.send(ready.lanes, np.ones(2, np.int64))
+        send(world, ready.lanes, np.ones(2, np.int64))
     assert ends == 4
     world.close()
 

@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sole import recv, send
 
 from freewheel._core import put_row, step_lanes
 from freewheel.errors import EnvError, ReplayError
@@ -168,13 +169,13 @@ def test_a_world_gives_what_it_gives_without_the_core(rounds: list[list[Any]]) -
         rows: list[Any] = []
         try:
             for _ in rounds:
-                ready = world.recv()
+                ready = recv(world)
                 parts = [ready.lanes, ready.reward, ready.first, ready.obs["obs"]]
                 if (end := ready.ended) is not None:
                     parts += [end.lanes, end.reward, end.terminated, end.truncated, end.obs["obs"]]
                 rows.append([part.tobytes() for part in parts])
-                world.send(ready.lanes, np.zeros(len(ready.lanes), np.int64))
-            world.recv()
+                send(world, ready.lanes, np.zeros(len(ready.lanes), np.int64))
+            recv(world)
         except EnvError as error:
             rows.append(str(error))
         seen.append(rows)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from counting import SCRIPTS, Counting, Script, play
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from sole import recv, send
 
 from freewheel.errors import EnvError
 from freewheel.worlds.vector import VectorWorld
@@ -56,8 +57,8 @@ def test_other_things_in_info_are_not_looked_at(mode: AutoresetMode) -> None:
     world = VectorWorld(gymnasium.wrappers.vector.RecordEpisodeStatistics(env), 3, "CartPole-v1")
     ends = 0
     for _ in range(40):
-        ready = world.recv()
+        ready = recv(world)
         ends += 0 if ready.ended is None else len(ready.ended.lanes)
-        world.send(ready.lanes, np.ones(len(ready.lanes), np.int64))
+        send(world, ready.lanes, np.ones(len(ready.lanes), np.int64))
     assert ends > 4
     world.close()

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sole import recv, send
 
 from freewheel._core import StepReader
 from freewheel.errors import ReplayError
@@ -73,11 +74,11 @@ def test_both_readings_give_the_same_rows_and_the_env_the_same_actions(
     careful._rows = None
     rng = np.random.default_rng(seed)
     for _ in range(12):
-        one, other = plain.recv(), careful.recv()
+        one, other = recv(plain), recv(careful)
         assert told(one) == told(other)
         actions = rng.integers(0, 3, len(one.lanes))
-        plain.send(one.lanes, actions)
-        careful.send(other.lanes, actions)
+        send(plain, one.lanes, actions)
+        send(careful, other.lanes, actions)
         assert plain._begun.tolist() == careful._begun.tolist()
     assert plain._envs[0].seen == careful._envs[0].seen  # type: ignore[attr-defined]
 

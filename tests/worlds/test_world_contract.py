@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -14,9 +15,13 @@ from fake_envpool import FakePool
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sole import recv, send
+from two_groups import GroupsWorld
 
 from freewheel.config import WorldConfig
+from freewheel.errors import ConfigError
 from freewheel.memory.replay import Replay
+from freewheel.spec import RowSpec
 from freewheel.worlds.envpool_async import AsyncVectorWorld
 from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.make import make_world
@@ -43,8 +48,16 @@ def envpool_async(makes: list[Callable[[], Any]]) -> World:
     return AsyncVectorWorld(FakePool(makes, max(len(makes) // 2, 1)), 3, "Counting")
 
 
+def groups(makes: list[Callable[[], Any]], every: tuple[int, int] = (1, 1)) -> World:
+    """The first lane is the one group, the others are the other; a sole lane is both the world's and its group's only one."""
+    parts = {"first": makes[:1], "others": makes[1:]}
+    worlds = {name: InlineWorld([make() for make in own], 3, name) for name, own in parts.items() if own}
+    return GroupsWorld("Counting", worlds, every)
+
+
 WORLDS: dict[str, Make] = {
     "inline": inline,
+    "groups": groups,
     "pool": pool,
     "pool/threads": partial(pool, threads=2),
     "next_step": partial(vector, mode=AutoresetMode.NEXT_STEP),
@@ -63,6 +76,7 @@ LATER: dict[str, Make] = {
     "inline/later": partial(inline, resets_at_once=100),
     "pool/first": partial(pool, workers=3, min_ready=1),
     "envpool_async": envpool_async,
+    "groups/slower": partial(groups, every=(1, 2)),
 }
 
 
@@ -89,6 +103,34 @@ def test_rows_are_those_of_the_envs(make: Make) -> None:
         world.close()
         assert_rows(rows, SCRIPTS, option.get("is_nested", False))
         assert min(map(len, rows)) >= 60
+
+
+def test_groups_say_what_their_lanes_are(make: Make) -> None:
+    world = make(lanes_of(SCRIPTS))
+    assert sum(group.num_lanes for group in world.groups) == len(SCRIPTS)
+    assert len(world.groups) > 1 or world.groups[0].name == ""
+    for ready in world.recv():
+        group = world.groups[ready.group]
+        fields = RowSpec.of(group.obs_space, group.action_space).fields
+        found = {name: (str(rows.dtype), rows.shape[1:]) for name, rows in ready.obs.items()}
+        assert found == {field.name: (field.dtype, field.shape) for field in fields if field.is_observation}
+        assert ready.lanes.max() < group.num_lanes
+        assert ready.extra == {}
+    world.close()
+
+
+@pytest.mark.parametrize("which", ["inline", "pool", "pool/threads", "groups", "inline/later", "pool/first"])
+@pytest.mark.parametrize("actions", ["tuple", "dict"])
+def test_nested_actions_reach_the_env_whole(which: str, actions: str) -> None:
+    world = {**WORLDS, **LATER}[which](lanes_of(SCRIPTS, actions=actions))
+    _, rows = play(world, 30)
+    world.close()
+    assert_rows(rows, SCRIPTS)
+
+
+def test_vector_envs_refuse_nested_actions() -> None:
+    with pytest.raises(ConfigError, match=r"Tuple.*a vector env.*Set world.kind to inline"):
+        vector(lanes_of(SCRIPTS, actions="tuple"), AutoresetMode.NEXT_STEP)
 
 
 def test_one_lane_is_never_left_without_a_row(make: Make) -> None:
@@ -138,25 +180,28 @@ def test_worlds_agree_on_any_episodes(scripts: list[Script], is_nested: bool) ->
 def test_the_arrays_stay_until_the_next_recv(make: Make) -> None:
     world = make(lanes_of(SCRIPTS))
     for _ in range(10):
-        ready = world.recv()
-        before = {name: rows.copy() for name, rows in ready.obs.items()}, ready.reward.copy(), ready.first.copy()
-        actions = np.full(len(ready.lanes), 4)
-        world.send(ready.lanes, actions)
-        actions[:] = -1  # the actor may use its array again
-        assert all((before[0][name] == rows).all() for name, rows in ready.obs.items())
-        assert (before[1] == ready.reward).all()
-        assert (before[2] == ready.first).all()
+        given = world.recv()
+        before = copy.deepcopy([(ready.obs, ready.reward, ready.first) for ready in given])
+        for ready in given:
+            actions = np.full(len(ready.lanes), 4)
+            world.send(ready.group, ready.lanes, {"action": actions})
+            actions[:] = -1  # the actor may use its array again
+        for ready, (obs, reward, first) in zip(given, before, strict=True):
+            assert all((obs[name] == rows).all() for name, rows in ready.obs.items())
+            assert (reward == ready.reward).all()
+            assert (first == ready.first).all()
     world.close()
 
 
 def test_calls_out_of_turn_are_refused(make: Make) -> None:
     world = make(lanes_of(SCRIPTS))
-    ready = world.recv()
+    given = world.recv()
     with pytest.raises(ValueError, match=r"action"):
         world.recv()  # in place of waiting for ever
-    world.send(ready.lanes, np.full(4, 2))
+    for ready in given:
+        world.send(ready.group, ready.lanes, {"action": np.full(len(ready.lanes), 2)})
     with pytest.raises(ValueError, match="does not wait"):
-        world.send(np.array([1]), np.array([2]))
+        world.send(0, np.array([0]), {"action": np.array([2])})
     world.close()
     world.close()
 
@@ -168,7 +213,7 @@ def test_inline_lanes_may_be_stepped_apart() -> None:
     random = np.random.default_rng(0)
 
     def receive() -> None:
-        ready = world.recv()
+        ready = recv(world)
         if ready.ended is not None:
             for i, lane in enumerate(ready.ended.lanes.tolist()):
                 ends = bool(ready.ended.terminated[i]), bool(ready.ended.truncated[i])
@@ -184,7 +229,7 @@ def test_inline_lanes_may_be_stepped_apart() -> None:
     for _ in range(80):
         chosen = random.permutation(list(waiting))[: random.integers(1, 5)]
         for part in np.array_split(chosen, 2):  # sent in pieces
-            world.send(part, np.array([rows[lane][-1].action for lane in part], np.int64))
+            send(world, part, np.array([rows[lane][-1].action for lane in part], np.int64))
         for lane in chosen.tolist():
             del waiting[lane]
         receive()
@@ -215,13 +260,13 @@ def test_cartpole_rows_obey_its_physics(cartpole: World) -> None:
     rows: list[list[tuple[Any, float, bool, bool, int | None]]] = [[] for _ in range(5)]
     random = np.random.default_rng(0)
     for _ in range(120):
-        ready = cartpole.recv()
+        ready = recv(cartpole)
         if (end := ready.ended) is not None:
             for i, lane in enumerate(end.lanes.tolist()):
                 flags = bool(end.terminated[i]), bool(end.truncated[i])
                 rows[lane].append((end.obs["obs"][i].copy(), float(end.reward[i]), *flags, None))
         actions = random.integers(0, 2, len(ready.lanes))
-        cartpole.send(ready.lanes, actions)
+        send(cartpole, ready.lanes, actions)
         for i, lane in enumerate(ready.lanes.tolist()):
             rows[lane].append((ready.obs["obs"][i].copy(), float(ready.reward[i]), False, False, int(actions[i])))
     model: Any = gymnasium.make("CartPole-v1", disable_env_checker=True).unwrapped

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from counting import Counting
 from gymnasium.vector import SyncVectorEnv
+from sole import recv, send
 
 from freewheel.config import WorldConfig
 from freewheel.errors import ConfigError, EnvError
@@ -83,10 +84,10 @@ def test_every_way_to_name_an_env(module: str) -> None:
         world = make_world(env, WorldConfig(**{"lanes": 3, **config}), 0)
         assert isinstance(world, kind)
         assert name in world.name
-        ready = world.recv()
+        ready = recv(world)
         assert len(ready.lanes) == config.get("lanes", 3)
-        world.send(ready.lanes, np.full(len(ready.lanes), 1))
-        world.recv()
+        send(world, ready.lanes, np.full(len(ready.lanes), 1))
+        recv(world)
         world.close()
 
 
@@ -166,8 +167,8 @@ def test_episodes_are_cut_where_the_config_says() -> None:
     for env, kind in [("CartPole-v1", "inline"), ("CartPole-v1", "vector"), (counting, "inline")]:
         world = make_world(env, WorldConfig(lanes=1, kind=kind, max_episode_steps=4), 0)
         for step in range(5):
-            ready = world.recv()
-            world.send(ready.lanes, np.full(1, 1))
+            ready = recv(world)
+            send(world, ready.lanes, np.full(1, 1))
             assert (ready.ended is not None) == (step == 4)
         assert ready.ended is not None
         assert ready.ended.truncated.tolist() == [True]

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from sole import recv, send
 
 from freewheel.config import WorldConfig
 from freewheel.worlds.make import choose_world, make_world
@@ -23,7 +24,7 @@ def check(world: World, num_recvs: int) -> int:
     runs = np.zeros(world.num_lanes, np.bool_)
     ends = 0
     for _ in range(num_recvs):
-        ready = world.recv()
+        ready = recv(world)
         if ready.ended is not None:
             assert runs[ready.ended.lanes].all()
             runs[ready.ended.lanes] = False
@@ -34,7 +35,7 @@ def check(world: World, num_recvs: int) -> int:
         for rows in ready.obs.values():
             assert rows.shape == (len(ready.lanes), *world.obs_space.shape)
             assert rows.dtype == world.obs_space.dtype
-        world.send(ready.lanes, random.integers(0, space.n, len(ready.lanes)))
+        send(world, ready.lanes, random.integers(0, space.n, len(ready.lanes)))
     world.close()
     return ends
 
@@ -58,7 +59,7 @@ def test_atari() -> None:
     assert world.obs_space.shape == (84, 84)
     assert check(world, 20) == 4
     # Without these settings one env shows whole pictures in colour, which the vector form does not: auto cannot take it.
-    assert choose_world("ale_py:ALE/Pong-v5", WorldConfig(lanes=2)).config.kind != "vector"
+    assert choose_world("ale_py:ALE/Pong-v5", WorldConfig(lanes=2)).chosen.kind != "vector"
 
 
 def test_cartpole_of_gymnasium() -> None:

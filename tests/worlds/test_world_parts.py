@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from sole import recv, send
 
 from freewheel.config import WorldConfig
 from freewheel.errors import EnvError
@@ -22,10 +23,10 @@ def first_rows(world: World, turns: int = 40) -> np.ndarray[Any, Any]:
         for turn in range(turns):
             lanes = 0
             while lanes < world.num_lanes:
-                ready = world.recv()
+                ready = recv(world)
                 seen[ready.lanes, turn] = ready.obs["obs"]
                 lanes += len(ready.lanes)
-            world.send(np.arange(world.num_lanes), np.zeros(world.num_lanes, np.int64))
+            send(world, np.arange(world.num_lanes), np.zeros(world.num_lanes, np.int64))
     finally:
         world.close()
     return seen
@@ -64,5 +65,5 @@ def test_errors_name_the_lane_of_the_run() -> None:
 
     world = make_world(make, WorldConfig(kind="inline", lanes=2), 7, first_lane=6)
     with pytest.raises(EnvError, match=r"lane 7"):
-        world.recv()
+        recv(world)
     world.close()

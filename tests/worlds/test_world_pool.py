@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pool_envs import Told
+from sole import recv, send
 
 from freewheel.config import WorldConfig
 from freewheel.errors import ConfigError, EnvError
@@ -33,14 +34,14 @@ def pool(makes: list[Make], workers: int, **options: Any) -> PoolWorld:
 
 
 def answer(world: World, ready: Ready) -> None:
-    world.send(ready.lanes, np.ones(len(ready.lanes), np.int64))
+    send(world, ready.lanes, np.ones(len(ready.lanes), np.int64))
 
 
 def steps(world: World, num_recvs: int) -> list[int]:
     """How often each lane came."""
     count = [0] * world.num_lanes
     for _ in range(num_recvs):
-        ready = world.recv()
+        ready = recv(world)
         for lane in ready.lanes.tolist():
             count[lane] += 1
         answer(world, ready)
@@ -61,7 +62,7 @@ def until(world: PoolWorld, done: Callable[[Ready], bool], seconds: float = 30.0
     """Plays on until recv gives what is looked for; it is not answered."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        ready = world.recv()
+        ready = recv(world)
         if done(ready):
             return ready
         answer(world, ready)
@@ -84,16 +85,16 @@ def test_lanes_that_are_done_do_not_wait_for_a_slow_one_of_the_same_worker(tmp_p
     go = tmp_path / "go"
     world = pool([Told, Told, partial(Told, "wait", 1, str(go))], 1)
     seen: set[int] = set()
-    ready = world.recv()
+    ready = recv(world)
     while len(seen | set(ready.lanes.tolist())) < 3:  # resets may come one by one
         seen |= set(ready.lanes.tolist())
-        ready = world.recv()
-    world.send(np.arange(3), np.ones(3, np.int64))
+        ready = recv(world)
+    send(world, np.arange(3), np.ones(3, np.int64))
     done: set[int] = set()
     while done != {0, 1}:
-        done |= set(world.recv().lanes.tolist())
+        done |= set(recv(world).lanes.tolist())
     go.touch()
-    assert world.recv().lanes.tolist() == [2]
+    assert recv(world).lanes.tolist() == [2]
     world.close()
 
 
@@ -131,13 +132,13 @@ def test_rows_do_not_depend_on_who_steps_them(workers: int, min_ready: int) -> N
     def rows(world: World) -> list[list[bytes]]:
         found: list[list[bytes]] = [[] for _ in range(5)]
         while min(map(len, found)) < 30:
-            ready = world.recv()
+            ready = recv(world)
             if ready.ended is not None:
                 for i, lane in enumerate(ready.ended.lanes.tolist()):
                     found[lane].append(ready.ended.obs["obs"][i].tobytes())
             for i, lane in enumerate(ready.lanes.tolist()):
                 found[lane].append(ready.obs["obs"][i].tobytes() + bytes([int(ready.first[i])]))
-            world.send(ready.lanes, np.array([len(found[lane]) % 2 for lane in ready.lanes]))
+            send(world, ready.lanes, np.array([len(found[lane]) % 2 for lane in ready.lanes]))
         world.close()
         return [lane[:30] for lane in found]
 
@@ -164,19 +165,19 @@ def test_a_killed_worker_is_replaced_and_its_lanes_are_cut(is_in_flight: bool) -
     world = pool([Told] * 4, 2, min_ready=4)
     last = np.zeros((4, 2), np.float32)
     for _ in range(5):
-        ready = world.recv()
+        ready = recv(world)
         last[ready.lanes] = ready.obs["obs"]
         answer(world, ready)
     before = world.pids
     if not is_in_flight:
-        ready = world.recv()
+        ready = recv(world)
         last[ready.lanes] = ready.obs["obs"]
     os.kill(before[1], signal.SIGKILL)
     if not is_in_flight:
         answer(world, ready)
     cut: set[int] = set()
     while cut != {2, 3}:
-        ready = world.recv()
+        ready = recv(world)
         if ready.ended is not None:
             check_cut(ready, last, [2, 3])
             cut |= set(ready.ended.lanes.tolist())
@@ -210,7 +211,7 @@ def test_a_worker_that_dies_or_hangs_in_a_step_is_replaced(tmp_path: Path, fault
 
 def test_new_episodes_are_not_those_that_a_worker_died_of() -> None:
     world = pool([Told], 1)
-    first = world.recv()
+    first = recv(world)
     seen = first.obs["obs"].copy()
     os.kill(world.pids[0], signal.SIGKILL)
     answer(world, first)
@@ -301,7 +302,7 @@ def is_gone(pid: int) -> bool:
 def test_a_hung_worker_does_not_hold_close_and_its_helper_goes_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("freewheel.worlds.pool.CLOSE_S", 0.3)
+    monkeypatch.setattr("freewheel.worlds.pool_member.CLOSE_S", 0.3)
     noted = tmp_path / "pid"
     world = pool([partial(Told, "hang", 1), partial(Told, "helper", once=str(noted))], 2)
     until(world, lambda ready: noted.exists() and 1 in ready.lanes)
@@ -316,7 +317,7 @@ def test_a_hung_worker_does_not_hold_close_and_its_helper_goes_with_it(
 
 def test_a_pool_that_is_forgotten_ends_its_workers() -> None:
     world = pool([Told, Told], 2)
-    world.recv()
+    recv(world)
     pids = world.pids
     del world
     assert all(is_gone(pid) for pid in pids)
@@ -330,8 +331,8 @@ from pool_envs import Told
 from freewheel.worlds.pool import PoolWorld
 if __name__ == "__main__":
     world = PoolWorld([Told, partial(Told, "hang", 1)], 0, "Told-v0", 2, min_ready=2)
-    ready = world.recv()
-    world.send(ready.lanes, ready.lanes * 0)
+    (ready,) = world.recv()
+    world.send(0, ready.lanes, {{"action": ready.lanes * 0}})
     print(*world.pids, flush=True)
     {end}
 """
@@ -349,12 +350,12 @@ def test_workers_go_with_the_process_of_the_pool(tmp_path: Path, end: str) -> No
 
 def test_calls_out_of_turn_are_refused() -> None:
     world = pool([Told, Told], 2, min_ready=2)
-    ready = world.recv()
+    ready = recv(world)
     with pytest.raises(ValueError, match="no lane to wait for"):
-        world.recv()
-    world.send(ready.lanes[:1], np.ones(1, np.int64))
+        recv(world)
+    send(world, ready.lanes[:1], np.ones(1, np.int64))
     with pytest.raises(ValueError, match="does not wait"):
-        world.send(ready.lanes, np.ones(2, np.int64))
-    assert world.recv().lanes.tolist() == [0]  # the other may rest
+        send(world, ready.lanes, np.ones(2, np.int64))
+    assert recv(world).lanes.tolist() == [0]  # the other may rest
     assert world.state() is None
     world.close()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from puffer_env import Counts, Masked, of_two_agents
+from sole import recv, send
 
 import freewheel
 from freewheel.config import WorldConfig
@@ -22,7 +23,7 @@ def test_rows_of_each_agent(env: Any) -> None:
     world = make_world(env, WorldConfig(lanes=3), 0)
     seen: list[Any] = []
     for turn in range(5):
-        ready = world.recv()
+        ready = recv(world)
         if ready.ended is not None:
             for i, lane in enumerate(ready.ended.lanes.tolist()):
                 ended = ready.ended
@@ -32,7 +33,7 @@ def test_rows_of_each_agent(env: Any) -> None:
         assert ready.obs["obs"][:, 1].tolist() == [turn % 2, turn % 3, turn % 4]
         assert ready.first.tolist() == [turn % 2 == 0, turn % 3 == 0, turn % 4 == 0]
         assert ready.reward.tolist() == [float(not begins) for begins in ready.first]
-        world.send(ready.lanes, np.ones(3, np.int64))
+        send(world, ready.lanes, np.ones(3, np.int64))
     assert seen == [
         (2, 0, [0, 1], 1.0, True, False),
         (3, 1, [1, 2], 1.0, False, True),
@@ -46,9 +47,9 @@ def test_rows_of_each_agent(env: Any) -> None:
 
 def test_agents_that_pause_are_refused() -> None:
     world = make_world(Masked, WorldConfig(lanes=3), 0)
-    world.send(world.recv().lanes, np.zeros(3, np.int64))
+    send(world, recv(world).lanes, np.zeros(3, np.int64))
     with pytest.raises(EnvError, match=r"agents \[1\] are masked out"):
-        world.recv()
+        recv(world)
     world.close()
 
 

@@ -8,12 +8,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from counting import NESTED, Counting
+from counting import NESTED, Counting, columns_of, observe
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sole import recv, send
 
 from freewheel.config import WorldConfig
+from freewheel.spec import RowSpec
 from freewheel.worlds import inline
 from freewheel.worlds.make import make_world
 from freewheel.worlds.seeds import episode_seed, lane_key
@@ -33,7 +35,7 @@ def record(ready: Ready) -> list[bytes]:
 
 
 def step(world: World, random: np.random.Generator) -> list[bytes]:
-    ready = world.recv()
+    ready = recv(world)
     seen = record(ready)
     space = world.action_space
     if isinstance(space, spaces.Discrete):
@@ -41,7 +43,7 @@ def step(world: World, random: np.random.Generator) -> list[bytes]:
     else:
         assert isinstance(space, spaces.Box)
         actions = random.uniform(space.low, space.high, (len(ready.lanes), *space.shape)).astype(space.dtype)
-    world.send(ready.lanes, actions)
+    send(world, ready.lanes, actions)
     return seen
 
 
@@ -76,11 +78,11 @@ def test_between_recv_and_send_the_same_lanes_are_given_again() -> None:
     world, random = make("CartPole-v1"), np.random.default_rng(0)
     for _ in range(40):
         step(world, random)
-    ready = world.recv()
+    ready = recv(world)
     state = world.state()
     resumed = make("CartPole-v1")
     assert len(resumed.set_state(state)) == resumed.num_lanes
-    given_again = resumed.recv()
+    given_again = recv(resumed)
     ready.ended = None  # those rows were given before
     assert record(given_again) == record(ready)
     world.close()
@@ -107,12 +109,12 @@ def test_lanes_that_cannot_come_back_begin_again() -> None:
     made.clear()
     resumed = make(alternate, lanes=4)
     assert resumed.set_state(state) == [0, 2]
-    begun = resumed.recv()
+    begun = recv(resumed)
     assert begun.lanes.tolist() == [1, 3]
     assert begun.first.all()
-    resumed.send(begun.lanes, np.ones(2, np.int64))
+    send(resumed, begun.lanes, np.ones(2, np.int64))
     # Counting counts its resets, so that its episode number differs; what matters is where each lane stands.
-    went_on = resumed.recv()
+    went_on = recv(resumed)
     assert went_on.lanes.tolist() == [0, 2, 1, 3]
     assert went_on.obs["obs"][:2, 2].tolist() == [9, 9]
     assert not went_on.first.any()
@@ -128,7 +130,7 @@ def test_another_number_of_lanes_begins_episodes_not_yet_played() -> None:
     assert state is not None
     resumed = make("CartPole-v1", lanes=3)
     assert not resumed.set_state(state)
-    assert resumed.recv().first.all()
+    assert recv(resumed).first.all()
     after = resumed.state()
     assert after is not None
     assert (after["episode"] == state["episode"].max() + 1).all()
@@ -169,11 +171,43 @@ def test_an_env_may_write_into_its_arrays() -> None:
     world, random = make(Scribbler), np.random.default_rng(0)
     for _ in range(6):
         step(world, random)
-    resumed = make(Scribbler)
+    resumed, twice = make(Scribbler), make(Scribbler)
     assert len(resumed.set_state(world.state())) == resumed.num_lanes
-    assert record(world.recv()) == record(resumed.recv())
-    world.close()
-    resumed.close()
+    # What it wrote over while its episode was played again is kept as it was, too.
+    assert len(twice.set_state(resumed.state())) == twice.num_lanes
+    assert record(recv(world)) == record(recv(resumed)) == record(recv(twice))
+    for each in (world, resumed, twice):
+        each.close()
+
+
+@pytest.mark.parametrize("actions", ["tuple", "dict"])
+def test_nested_actions_come_back(actions: str) -> None:
+    def made() -> World:
+        return make(lambda: Stepping(0, [(50, "terminated")], actions=actions))
+
+    def turn(world: World, at: int) -> list[bytes]:
+        ready = recv(world)
+        spec = RowSpec.of(world.groups[0].obs_space, world.groups[0].action_space)
+        world.send(0, ready.lanes, columns_of(spec, [1 + (at + i) % 8 for i in range(len(ready.lanes))]))
+        return record(ready)
+
+    world = made()
+    for at in range(9):
+        turn(world, at)
+    resumed, twice = made(), made()
+    assert len(resumed.set_state(world.state())) == 3
+    assert len(twice.set_state(resumed.state())) == 3
+    for at in range(9, 15):
+        assert turn(world, at) == turn(resumed, at) == turn(twice, at)
+    for each in (world, resumed, twice):
+        each.close()
+
+
+class Stepping(Counting):
+    """Does not count its resets, of which a resumed one has another number."""
+
+    def observe(self) -> Any:
+        return observe(self.lane, 0, self.count, self.action, self.is_nested)
 
 
 def test_nested_observations_come_back() -> None:
@@ -182,7 +216,7 @@ def test_nested_observations_come_back() -> None:
         step(world, random)
     resumed = make(lambda: Nest())
     assert len(resumed.set_state(world.state())) == resumed.num_lanes
-    assert record(world.recv()) == record(resumed.recv())
+    assert record(recv(world)) == record(recv(resumed))
     world.close()
     resumed.close()
 
@@ -217,7 +251,7 @@ def test_the_seed_is_all_that_episodes_depend_on() -> None:
     assert first_rows(1, 4) == first_rows(1, 4)
     assert first_rows(1, 4) != first_rows(2, 4)
     world = make("CartPole-v1", 1, 8)
-    begin = world.recv().obs["obs"]
+    begin = recv(world).obs["obs"]
     assert len(np.unique(begin, axis=0)) == 8
     world.close()
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor
+from freewheel.machine.trial import measure
 
-ROUNDS = 5
-
-Call = Callable[[], Tensor]
+Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -25,17 +22,6 @@ class Compared:
 
 
 def speed_of(plain: Call, whole: Call) -> float:
-    """How many times as fast the second is; in turn, and the best round counts."""
-    times = [(_seconds(plain), _seconds(whole)) for _ in range(ROUNDS)]
-    return min(one for one, _ in times) / min(other for _, other in times)
-
-
-def agreement_of(plain: Tensor, whole: Tensor) -> float:
-    """Of values [k, A], the share of rows whose best action is the same."""
-    return float((plain.argmax(1) == whole.argmax(1)).float().mean())
-
-
-def _seconds(call: Call) -> float:
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
+    """How many times as fast the second is, by the best round of each."""
+    times = measure({"plain": plain, "whole": whole})
+    return min(times["plain"]) / min(times["whole"])

@@ -10,17 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from freewheel.actors.noise import LaneShares
-from freewheel.algos.algo import Algo, midpoints
-from freewheel.nets.inputs import as_tensors
+from freewheel.memory.nested import as_tensors
+from freewheel.nets.heads import midpoints
 from freewheel.worlds.seeds import lane_key
 
 Array = np.ndarray[Any, Any]
 
 
-class Acts(Protocol):
-    """Whoever can play for itself: the best actions for rows of observations, as the env takes them."""
+class HasValues(Protocol):
+    """How a network's outputs become action values, and what its passes to act by take."""
 
-    def greedy(self, obs: Mapping[str, Array]) -> Array: ...
+    num_act_noise: int  # normals for all rows
+    num_act_taus: int  # fractions for each row
+    first_action: int
+
+    def q_values(self, out: Tensor) -> Tensor: ...
 
 
 class Infer:
@@ -31,14 +35,19 @@ class Infer:
     """
 
     def __init__(
-        self, net: nn.Module, algo: Algo, action_dtype: Any, seed: int, num_lanes: int = 1, first_lane: int = 0
+        self, net: nn.Module, algo: HasValues, action_dtype: Any, seed: int, num_lanes: int = 1, first_lane: int = 0
     ) -> None:
-        self.net, self.algo = net, algo
+        self.algo = algo
         self._dtype = np.dtype(action_dtype)
-        self._device = next((tensor.device for tensor in net.parameters()), torch.device("cpu"))
+        self.use(net)
         # Actors of one run, which have other lanes, must not be blurred alike.
         self.noise = torch.Generator().manual_seed(lane_key(seed, first_lane) >> 1 if first_lane else seed)
         self.taus = LaneShares(seed, num_lanes, algo.num_act_taus, first_lane)
+
+    def use(self, net: nn.Module) -> None:
+        """Acts by this network from now on."""
+        self.net = net
+        self._device = next((tensor.device for tensor in net.parameters()), torch.device("cpu"))
 
     def values(self, obs: Mapping[str, Array], lanes: Array | None = None) -> Tensor:
         """Action values [k, A] as these lanes would draw them; without lanes the greedy policy's."""

@@ -1,18 +1,17 @@
-"""What an algorithm is: a loss, the values to act by, and everything random that the two are given."""
+"""What all algorithms share: the defaults of an algorithm's class, and what value methods compute with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from freewheel.config import Config
+from freewheel.contracts import Batch, ColumnSpec, Draws, Forward, Lookahead, Loss, ParamGroup, Seed, Spaces
 
 Params = Any  # whatever `forward` takes: views of a vector by name, or a network whose tensors are such views
-Batch = Mapping[str, Any]  # obs and next_obs may be dicts of tensors
-Draws = Mapping[str, Tensor]
-Forward = Callable[[Params, Any, Tensor | None, Tensor | None], Tensor]
 
 
 class Outcome(NamedTuple):
@@ -22,7 +21,15 @@ class Outcome(NamedTuple):
     q: Tensor
     td: Tensor
 
-    def figures(self) -> dict[str, float]:
+    @classmethod
+    def joined(cls, parts: Sequence[Outcome], shares: Sequence[float]) -> Outcome:
+        return cls.in_order(parts)
+
+    @classmethod
+    def in_order(cls, updates: Sequence[Outcome]) -> Outcome:
+        return cls(*(torch.cat(parts) for parts in zip(*updates, strict=True)))
+
+    def metrics(self) -> dict[str, float]:
         """For the log; made when they are asked for, since most updates are not logged."""
         q, td = self.q, self.td
         return {
@@ -33,31 +40,78 @@ class Outcome(NamedTuple):
         }
 
 
-Loss = Callable[[Forward, Params, Params, Batch, Draws], tuple[Tensor, Outcome]]
-Later = Callable[[Forward, Params, Batch, Draws], dict[str, Tensor]]
+class Defaults:
+    """An algorithm, bound to the settings and spaces of one policy. Subclasses say what differs.
 
-
-@dataclass(frozen=True)
-class Algo:
-    """`loss(forward, params, target, batch, draws)`, where forward(params, obs, noise, taus) runs the network.
-
-    `batch` has obs, action, next_obs, reward, discount and weight. Actions are the env's own numbers; the network's
-    places begin at 0, so place = action - first_action, in the loss as in acting.
-    `draws(batch_size, generator)` makes the random inputs of one update. A forward pass to act by takes `num_act_noise` normals for
-    all rows and `num_act_taus` fractions for each, either may be 0; the greedy policy has no noise and fractions evenly spread.
-    `later(forward, target, batch, draws)` is what the loss needs of the target network, by name: all of next_obs and the draws
-    that begin with target_. It may be worked out before the update, and is then given in the batch.
+    `defaults` are settings that its name means, by dotted name. `preset_sections` of presets hold for it beside its own. An algorithm
+    that `is_lockstep` learns from what its newest policy did: actors wait while it learns.
     """
 
-    name: str
-    loss: Loss
-    q_values: Callable[[Tensor], Tensor]
-    draws: Callable[[int, torch.Generator], dict[str, Tensor]]
-    num_act_noise: int = 0
-    num_act_taus: int = 0
-    first_action: int = 0
-    later: Later | None = None
+    name: ClassVar[str]
+    Settings: ClassVar[type[Config]] = Config
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    preset_sections: ClassVar[Sequence[str]] = ()
+    ranges: ClassVar[Mapping[str, tuple[float | None, float | None]]] = {}
+    is_lockstep: ClassVar[bool] = False
+    dials: ClassVar[Sequence[str]] = ("lr",)  # numbers that may change while it runs
+    can_sample: ClassVar[bool] = False  # has a policy to draw actions from
+    takes_loss: ClassVar[bool] = False  # a loss of the user's may take the place of its own
+    needs_bootstraps: ClassVar[bool] = False
+    uses_mask: ClassVar[bool] = False  # of allowed actions
+    shares_cores: ClassVar[bool] = False  # its learner computes while all actors act
+    outcome: ClassVar[Any] = Outcome
+    extra: Mapping[str, ColumnSpec] = {}  # columns that its policy adds to a row
+    lookahead: Lookahead | None = None
     custom_loss: str | None = None
+    net: nn.Module
+    groups: Sequence[ParamGroup]
+    losses: Sequence[Loss]
+
+    def __init__(self, config: Config, spaces: Spaces, seed: Seed) -> None:
+        self.config, self.spaces, self.seed = config, spaces, seed
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        """Refuses settings that cannot work together."""
+
+    @classmethod
+    def unused(cls, config: Any) -> dict[str, str]:
+        """Settings without effect, each with the reason."""
+        return {}
+
+    @classmethod
+    def unused_here(cls, spaces: Spaces, has_loss: bool) -> dict[str, str]:
+        """Settings without effect, as only the env or the arguments tell, each with the reason."""
+        return {}
+
+    def draws(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """The random inputs of one update."""
+        return {}
+
+    def hyper(self, share_done: float) -> dict[str, float]:
+        """Numbers beside the learning rate that change during a run."""
+        return {}
+
+    def prepare(self, rows: Any, learner: Any, is_new: bool) -> dict[str, Any]:
+        """Columns of a rollout, once per lesson."""
+        return {}
+
+    def observe(self, rows: Any, learner: Any) -> None:
+        """After a lesson: statistics that normalise."""
+
+    def stats(self) -> dict[str, Tensor]:
+        """Statistics that belong in a checkpoint, over their own memory."""
+        return {}
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+
+def seeded(seed: int, build: Callable[[], nn.Module]) -> nn.Module:
+    """A network with its first weights, the same in every process."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
 
 
 def chosen(values: Tensor, actions: Tensor) -> Tensor:
@@ -83,8 +137,3 @@ def look_ahead(
 
 def outcome(priorities: Tensor, q: Tensor, td: Tensor) -> Outcome:
     return Outcome(priorities.detach(), q.detach(), td.detach())
-
-
-def midpoints(count: int, device: torch.device | None = None) -> Tensor:
-    """The middles of `count` equal parts of 0..1."""
-    return (torch.arange(count, device=device, dtype=torch.float32) + 0.5) / count

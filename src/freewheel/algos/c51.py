@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from freewheel.algos.algo import Batch, Draws, Forward, Outcome, Params, chosen, look_ahead, outcome
+from freewheel.algos.algo import Outcome, Params, chosen, look_ahead, outcome
+from freewheel.algos.value_based import ValueBased
+from freewheel.contracts import Batch, Draws, Forward
 
 
 def atoms(v_min: float, v_max: float, count: int, device: torch.device | None = None) -> Tensor:
@@ -55,3 +57,19 @@ def loss(
     divergence = (rows.detach() + torch.special.xlogy(goal, goal).sum(1)).clamp(min=0)
     td = (goal - log_chances.detach().exp()) @ atoms(v_min, v_max, goal.shape[1], goal.device)
     return total, outcome(divergence, q_values(out.detach(), v_min=v_min, v_max=v_max), td)
+
+
+class Algorithm(ValueBased):
+    name = "c51"
+    num_values = "num_atoms"
+    own_settings = ("q.num_atoms", "q.v_min", "q.v_max")
+
+    def loss(
+        self, forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws
+    ) -> tuple[Tensor, Outcome]:
+        q = self.config.q
+        given = {"double": q.double, "v_min": q.v_min, "v_max": q.v_max, "first_action": self.first_action}
+        return loss(forward, params, target, batch, draws, **given)
+
+    def q_values(self, out: Tensor) -> Tensor:
+        return q_values(out, v_min=self.config.q.v_min, v_max=self.config.q.v_max)

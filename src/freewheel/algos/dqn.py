@@ -6,7 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from freewheel.algos.algo import Batch, Draws, Forward, Outcome, Params, chosen, look_ahead, outcome
+from freewheel.algos.algo import Outcome, Params, chosen, look_ahead, outcome
+from freewheel.algos.value_based import ValueBased
+from freewheel.contracts import Batch, Draws, Forward
 
 
 def q_values(out: Tensor) -> Tensor:
@@ -43,3 +45,15 @@ def loss(
     total = (batch["weight"] * rows).mean()
     td = goal - value
     return total, outcome(td.abs(), q, td)
+
+
+class Algorithm(ValueBased):
+    name = "dqn"
+    own_settings = ("q.loss", "q.huber")
+
+    def loss(
+        self, forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws
+    ) -> tuple[Tensor, Outcome]:
+        q = self.config.q
+        huber = None if q.loss == "mse" else q.huber
+        return loss(forward, params, target, batch, draws, double=q.double, huber=huber, first_action=self.first_action)

@@ -1,77 +1,27 @@
-"""The algorithm of a run, by name and settings."""
+"""An algorithm from settings and spaces, with the seeds of its streams of chance."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from freewheel.algos import c51, dqn, quantile
-from freewheel.algos.algo import Algo, Later, Loss, look_later
-from freewheel.config import QConfig
-from freewheel.errors import ConfigError
-
-NAMES = ("dqn", "qrdqn", "iqn", "c51", "rainbow")
+from freewheel.config import Config, find_algo
+from freewheel.contracts import Spaces
 
 
-class Net(Protocol):
-    """What an algorithm has to know of a network."""
-
-    num_noise: int
-    first_action: int
-
-
-def make_algo(name: str, q: QConfig, net: Net, custom_loss: Loss | None = None) -> Algo:
-    """Rainbow's loss is C51's; what else belongs to it are settings. `custom_loss` takes the place of the algorithm's own."""
-    if name not in NAMES:
-        raise ConfigError(f"algo={name!r} is not known; choose one of {', '.join(NAMES)}.")
-    loss, q_values = _mathematics(name, q, net.first_action)
-    fractions = {}
-    if name == "iqn":
-        fractions = {"taus": q.num_taus, "target_taus": q.num_target_taus}
-    noises = ("noise", "target_noise", *(["choose_noise"] if q.double else [])) if net.num_noise else ()
-    return Algo(
-        name=name,
-        loss=custom_loss or loss,
-        q_values=q_values,
-        draws=partial(_draws, noises=noises, num_noise=net.num_noise, fractions=fractions),
-        num_act_noise=net.num_noise,
-        num_act_taus=q.num_act_taus if fractions else 0,
-        first_action=net.first_action,
-        later=None if custom_loss else _later(name, q),
-        custom_loss=None if custom_loss is None else getattr(custom_loss, "__name__", type(custom_loss).__name__),
-    )
+def seed_of(config: Config, stream: str) -> int:
+    """Each stream of chance has a seed of its own, all of them from the run's seed."""
+    mixed = np.random.SeedSequence([config.seed, *stream.encode()]).generate_state(1, np.uint64)
+    return int(mixed[0]) >> 1
 
 
-def _mathematics(name: str, q: QConfig, first_action: int) -> tuple[Loss, Callable[[Tensor], Tensor]]:
-    if name == "dqn":
-        huber = None if q.loss == "mse" else q.huber
-        return partial(dqn.loss, double=q.double, huber=huber, first_action=first_action), dqn.q_values
-    if name == "qrdqn":
-        given = partial(quantile.qrdqn_loss, double=q.double, huber=q.huber, first_action=first_action)
-        return given, quantile.q_values
-    if name == "iqn":
-        given = partial(
-            quantile.iqn_loss, double=q.double, huber=q.huber, num_choose=q.num_act_taus, first_action=first_action
-        )
-        return given, quantile.q_values
-    return (
-        partial(c51.loss, double=q.double, v_min=q.v_min, v_max=q.v_max, first_action=first_action),
-        partial(c51.q_values, v_min=q.v_min, v_max=q.v_max),
-    )
+def stream_seed(config: Config, policy: str, stream: str) -> int:
+    """Of a policy's stream: named by the policy where there are several."""
+    return seed_of(config, f"{policy}.{stream}" if policy else stream)
 
 
-def _later(name: str, q: QConfig) -> Later:
-    if name == "iqn":
-        return partial(quantile.iqn_later, double=q.double, num_choose=q.num_act_taus)
-    return look_later
-
-
-def _draws(
-    batch_size: int, generator: torch.Generator, *, noises: tuple[str, ...], num_noise: int, fractions: dict[str, int]
-) -> dict[str, Tensor]:
-    drawn = {name: torch.randn(num_noise, generator=generator) for name in noises}
-    return drawn | {name: torch.rand(batch_size, n, generator=generator) for name, n in fractions.items()}
+def make_algo(config: Any, spaces: Spaces, policy: str = "", body: Any = None, loss: Any = None) -> Any:
+    """With its network, whose first weights are the same in every process."""
+    return find_algo(config.algo)(config, spaces, partial(stream_seed, config, policy), body, loss)

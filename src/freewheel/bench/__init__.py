@@ -1,3 +1,3 @@
-"""Measures the parts of Freewheel against other projects' parts, in interleaved rounds of one run.
-Takes memory and weights as any learner does, and peers from `.venv-peers`; gives a table and one JSON line.
+"""Measures the parts of Freewheel on this machine, in interleaved rounds of one run.
+Takes memory, weights, worlds and learners as a training does; gives a table and one JSON line. Other projects are in `benchmarks/`.
 """

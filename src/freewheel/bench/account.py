@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from freewheel.bench.harness import shown
+from freewheel.report.phases import USEFUL
 
-# What a run is for; everything else serves it.
-USEFUL = ("env", "infer", "compute", "optimise")
 # Before and after the steady state, which is what a benchmark asks about.
 BESIDE = ("start", "compile", "checkpoint", "evaluate", "stop")
 LEAST_RUNNING = 1e-9

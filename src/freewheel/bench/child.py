@@ -9,8 +9,10 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,9 +25,21 @@ STOP_TIMEOUT_S = 5.0
 TAIL_LINES = 12
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-# Children start in the folder above `peers`: `-m` finds their files there without importing freewheel, and no
-# file of the user's current directory can take the place of a module they import.
-FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a child runs: `python -m module args`, with the folders in `path` to import from besides what is installed."""
+
+    python: Path
+    module: str
+    args: tuple[str, ...] = ()
+    path: tuple[Path, ...] = ()
+
+
+def own_program(module: str, *args: str) -> Program:
+    """A module of ours in this interpreter."""
+    return Program(Path(sys.executable), f"freewheel.bench.{module}", args)
 
 
 class PeerFailed(FreewheelError):
@@ -36,11 +50,11 @@ class Child:
     """One child process that answers each JSON line with one JSON line, and sleeps in between.
 
     It is a session of its own, so that Ctrl-C reaches only the bench process, and stopping it takes along
-    whatever processes it started, and the files they left in the folder for them. It ends when its stdin closes, so it does
-    not outlive its parent.
+    whatever processes it started. Its current directory is an empty one that goes with it: no file of the user's directory
+    takes the place of a module it imports. It ends when its stdin closes, so it does not outlive its parent.
     """
 
-    def __init__(self, name: str, python: Path, module: str, *args: str) -> None:
+    def __init__(self, name: str, program: Program) -> None:
         self.name = name
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the child
         self._unread = b""
@@ -50,14 +64,17 @@ class Child:
         environment.setdefault(
             "TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
         )
-        environment.pop("PYTHONPATH", None)  # it is meant for our interpreter, not for the peers'
+        # The user's own is meant for this interpreter, not for the peers'.
+        environment.pop("PYTHONPATH", None)
+        if program.path:
+            environment["PYTHONPATH"] = os.pathsep.join(map(str, program.path))
         self._process = subprocess.Popen(
-            [str(python), "-m", f"peers.{module}", *args],
+            [str(program.python), "-m", program.module, *program.args],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             env=environment,
-            cwd=FOLDER,
+            cwd=self._folder.name,
             start_new_session=True,
         )
         try:

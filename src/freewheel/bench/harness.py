@@ -27,6 +27,7 @@ OURS = "ours"
 BUSY_LOAD = 0.7
 
 Measure = Callable[[], float]
+Machine = dict[str, Any]
 
 
 @dataclass
@@ -48,8 +49,8 @@ class Case:
     @property
     def ratio(self) -> float | None:
         """How many times better ours is, whatever the unit; None when there is nobody to compare with."""
-        rivals = list(self.peers.values()) if self.baseline is None else [self.baselines[self.baseline]]
-        return times_better(self.unit, median(self.ours), [median(figures) for figures in rivals])
+        others = list(self.peers.values()) if self.baseline is None else [self.baselines[self.baseline]]
+        return times_better(self.unit, median(self.ours), [median(figures) for figures in others])
 
     def record(self) -> dict[str, Any]:
         """The case as it stands in the JSON line."""
@@ -72,15 +73,15 @@ class Case:
         return {**record, **self.extra}
 
 
-def times_better(unit: str, ours: float, rivals: Sequence[float]) -> float | None:
-    """Against the best of the rivals; rates and closed accounts are better when higher, times, sizes and counts when lower."""
-    if not rivals:
+def times_better(unit: str, ours: float, others: Sequence[float]) -> float | None:
+    """Against the best of the others; rates and closed accounts are better when higher, times, sizes and counts when lower."""
+    if not others:
         return None
     if unit.endswith(("/s", "closed")):
-        return ours / max(rivals)
+        return ours / max(others)
     if ours == 0:  # nothing against nothing is as good
-        return 1.0 if min(rivals) == 0 else math.inf
-    return min(rivals) / ours
+        return 1.0 if min(others) == 0 else math.inf
+    return min(others) / ours
 
 
 def median(figures: Sequence[float]) -> float:
@@ -140,7 +141,7 @@ def progress(title: str, total: int) -> Iterator[Bar]:
         yield Bar(bar, title, total)
 
 
-def describe_machine(peer_versions: Mapping[str, str]) -> dict[str, Any]:
+def describe_machine(peer_versions: Mapping[str, str]) -> Machine:
     """What a reader needs to judge the figures; the load tells whether somebody else was computing."""
     packages = ("freewheel", "torch", "numpy")
     return {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from freewheel.bench.checks import check_rounds
 from freewheel.bench.harness import OURS, Case, Measure, describe_machine, interleave, progress, report, warn_if_busy
-from freewheel.bench.peers.window import Call, measure_us
-from freewheel.bench.settings import LedgerSettings, check_rounds
+from freewheel.bench.settings import LedgerSettings
+from freewheel.bench.worker.window import Call, measure_us
 from freewheel.report.ledger import Ledger
 
 DICT_TIMER = "dict timer"

@@ -1,4 +1,4 @@
-"""`freewheel bench speedup`: the same training in turn and with free-running roles, beside what Amdahl's law predicts."""
+"""`freewheel bench speedup`: the same training in the sequential and in the local runtime, beside what Amdahl's law predicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from freewheel.bench import svg
-from freewheel.bench.dqn_ours import order_of
+from freewheel.bench.checks import check_numbers, check_plot, check_training
+from freewheel.bench.dqn_training import MODULE, order_of
 from freewheel.bench.harness import (
     OURS,
     Bar,
@@ -24,10 +25,10 @@ from freewheel.bench.harness import (
     shown,
     warn_if_busy,
 )
-from freewheel.bench.peers.dqn_settings import BATCH, ENV, STEPS_PER_UPDATE
-from freewheel.bench.settings import SpeedupSettings, check_numbers, check_plot, check_training
-from freewheel.bench.team import Team
-from freewheel.bench.trainings import OURS_MODULE, RATIO_TOLERANCE, Configuration, count
+from freewheel.bench.settings import SpeedupSettings
+from freewheel.bench.several_agents import SeveralAgents
+from freewheel.bench.trainings import RATIO_TOLERANCE, Configuration, count
+from freewheel.bench.worker.dqn_settings import BATCH, ENV, STEPS_PER_UPDATE
 from freewheel.errors import ConfigError, FreewheelError
 
 SEQUENTIAL = "sequential"
@@ -46,22 +47,22 @@ class Layout(NamedTuple):
 
 @dataclass
 class Point:
-    """One share of training: the ratio that gives it, its run in turn, and those with free-running roles.
+    """One share of training: the ratio that gives it, its sequential run, and its runs in the local runtime.
 
-    Agents that take turns in one process make as many steps a second together as one does alone: the run in turn stands for any number.
+    Agents that take turns in one process make as many steps a second together as one does alone: the sequential run stands for any number.
     """
 
     share: float
     ratio: float
-    in_turn: Configuration
-    free: dict[Layout, Configuration] = field(default_factory=dict)
+    sequential: Configuration
+    local: dict[Layout, Configuration] = field(default_factory=dict)
 
     def learner_share(self) -> float:
         """As measured, which is near what was asked for."""
-        return median([window["learner_share"] for window in self.in_turn.windows])
+        return median([window["learner_share"] for window in self.sequential.windows])
 
     def is_whole(self) -> bool:
-        return all(one.windows and one.problem is None for one in (self.in_turn, *self.free.values()))
+        return all(one.windows and one.problem is None for one in (self.sequential, *self.local.values()))
 
 
 def run(settings: SpeedupSettings) -> list[Case]:
@@ -74,14 +75,14 @@ def run(settings: SpeedupSettings) -> list[Case]:
         points = plan(settings, calibrate(settings, bar))
         for _ in range(settings.rounds):
             for point in points:
-                for one in (point.in_turn, *point.free.values()):
+                for one in (point.sequential, *point.local.values()):
                     bar.show(one.label)
                     one.measure(settings.warm_s, settings.seconds, {})
                     bar.advance()
     whole = [point for point in points if point.is_whole()]
     if not whole:
         raise FreewheelError("no share of training gave all of its figures; each one's last lines are above.")
-    cases = [make_case(point, layout, machine["cores"]) for point in whole for layout in point.free]
+    cases = [make_case(point, layout, machine["cores"]) for point in whole for layout in point.local]
     svg.write(settings.plot, plot(cases, layouts(settings), machine))
     print(f"the plot is in {settings.plot}", file=sys.stderr)
     print_report("speedup", machine, cases, table(cases, machine), as_json=settings.json)
@@ -109,7 +110,7 @@ def layouts(settings: SpeedupSettings) -> list[Layout]:
 
 
 def calibrate(settings: SpeedupSettings, bar: Bar) -> float:
-    """What an update costs, in steps of the actor: from a run in turn at some ratio."""
+    """What an update costs, in steps of the actor: from a sequential run at some ratio."""
     first = configuration(settings, FIRST_RATIO, "calibration")
     bar.show(first.label)
     first.measure(settings.warm_s, settings.seconds, {})
@@ -130,13 +131,13 @@ def plan(settings: SpeedupSettings, update_in_steps: float) -> list[Point]:
     points = []
     for share in settings.shares:
         ratio, name = ratio_for(share, update_in_steps), f"training {100 * share:.0f} %"
-        free = {layout: configuration(settings, ratio, f"{name}, {layout}", layout) for layout in layouts(settings)}
-        points.append(Point(share, ratio, configuration(settings, ratio, name), free))
+        local = {layout: configuration(settings, ratio, f"{name}, {layout}", layout) for layout in layouts(settings)}
+        points.append(Point(share, ratio, configuration(settings, ratio, name), local))
     return points
 
 
 def configuration(settings: SpeedupSettings, ratio: float, name: str, layout: Layout | None = None) -> Configuration:
-    """In turn, or with free-running roles where a layout is given."""
+    """Sequential, or local where a layout is given."""
     runtime = "local" if layout else SEQUENTIAL
     order = order_of(
         lanes=settings.lanes,
@@ -147,8 +148,8 @@ def configuration(settings: SpeedupSettings, ratio: float, name: str, layout: La
     )
     side, title, python = OURS if layout else SEQUENTIAL, f"{runtime}, {name}", Path(sys.executable)
     if layout and layout.agents > 1:
-        return Team("dqn", side, title, python, OURS_MODULE, order, agents=layout.agents)
-    return Configuration("dqn", side, title, python, OURS_MODULE, order)
+        return SeveralAgents("dqn", side, title, python, MODULE, order, agents=layout.agents)
+    return Configuration("dqn", side, title, python, MODULE, order)
 
 
 def predicted(learner_share: float, layout: Layout, cores: int) -> float:
@@ -158,24 +159,24 @@ def predicted(learner_share: float, layout: Layout, cores: int) -> float:
 
 
 def make_case(point: Point, layout: Layout, cores: int) -> Case:
-    free, share = point.free[layout], point.learner_share()
+    local, share = point.local[layout], point.learner_share()
     name = f"speedup/{100 * point.share:.0f}%/{layout}".replace(" ", "_")
-    case = Case(name, "steps/s", free.speeds(), baselines={SEQUENTIAL: point.in_turn.speeds()}, baseline=SEQUENTIAL)
+    case = Case(name, "steps/s", local.speeds(), baselines={SEQUENTIAL: point.sequential.speeds()}, baseline=SEQUENTIAL)
     case.extra = {
         "training_share": shown(share),
         "agents": layout.agents,
         "actors": layout.actors,
         "predicted": shown(predicted(share, layout, cores)),
         "asked_ratio": shown(point.ratio),
-        "ratios": {SEQUENTIAL: shown(point.in_turn.ratio()), OURS: shown(free.ratio())},
+        "ratios": {SEQUENTIAL: shown(point.sequential.ratio()), OURS: shown(local.ratio())},
     }
-    off = [one for one in (point.in_turn, free) if abs(one.ratio() / point.ratio - 1) > RATIO_TOLERANCE]
+    off = [one for one in (point.sequential, local) if abs(one.ratio() / point.ratio - 1) > RATIO_TOLERANCE]
     if off:
         case.extra["notes"] = [
             f"{one.label}: NOT the ratio of {point.ratio:.2f}, but {one.ratio():.2f}." for one in off
         ]
-    if free.account():
-        case.extra["account"] = free.account()
+    if local.account():
+        case.extra["account"] = local.account()
     return case
 
 
@@ -206,7 +207,7 @@ def table(cases: Sequence[Case], machine: dict[str, Any]) -> Table:
             f"{case.extra['predicted']:.2f}x",
         )
     made.caption = (
-        "actors: of each agent. steps/s: of all agents together; in turn these are as many for any number of agents.\n"
+        "actors: of each agent. steps/s: of all agents together; the sequential figure is the same for any number of agents.\n"
         "predicted: agents / the longest of an agent's actors' share / actors, its learner's share, agents / cores"
     )
     return made
@@ -222,5 +223,5 @@ def plot(cases: Sequence[Case], chosen: Sequence[Layout], machine: dict[str, Any
         law = [(x, c.extra["predicted"]) for x, c in zip(places, own, strict=True)]
         curves.append(svg.Curve(str(layout), measured, colour))
         curves.append(svg.Curve(str(layout), law, colour, is_dashed=True))
-    title = f"Free-running roles against roles in turn on {machine['cores']} cores (dashed: predicted)"
+    title = f"Local runtime against sequential on {machine['cores']} cores (dashed: predicted)"
     return svg.lines(title, "share of the sequential run's time that training takes, %", "speed-up", curves)

@@ -15,32 +15,26 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from freewheel.cli.train import SHORT, given_names
-from freewheel.config import ON_POLICY, Config, assemble
+from freewheel.cli.train import SHORT, defaults_of, given_names, refuse_unknown, value_among
+from freewheel.config import Config, assemble
 from freewheel.config.assemble import known, read_preset
 from freewheel.config.check import value_of
-from freewheel.run.facts import Fact
+from freewheel.doctor.facts import Fact
+from freewheel.doctor.machine_facts import machine_facts
+from freewheel.doctor.trial import try_apart
+from freewheel.machine.cores import num_cores
+from freewheel.machine.worker_count import LEAST_S
 from freewheel.run.layout import Layout, choose
-from freewheel.run.machine import machine_facts, num_cores
-from freewheel.run.trial import try_apart
 
 COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
-# As run/helping.py does it, which would load torch here.
-MEASURED_WORKERS = (
-    "1, or one per core if that measures faster, where an update on one thread of the CPU takes over 5 ms"
-)
+MEASURED_WORKERS = f"1, or one per core if that measures faster, where an update on one thread of the CPU takes over {1e3 * LEAST_S:.0f} ms"
 # Where the output is no terminal; a line of the log of a machine elsewhere.
 PLAIN_WIDTH = 120
 
 
 @dataclass(frozen=True)
-class DoctorArgs(Config):
-    """Look at the machine, and with ENV at the env as `train` would use it. Takes the settings that `train` takes.
-
-    The exit code is 0 when `train` would work, 1 when something is a problem, 2 when the call is wrong.
-    """
-
-    env: tyro.conf.Suppress[str] = ""
+class DoctorFlags:
+    """What the command takes beside the settings of a run."""
 
     preset: str = "auto"
     """auto: the env's own or its family's, if there is one; none; a preset's name; a TOML file; or several with commas, of which later ones win."""
@@ -49,11 +43,21 @@ class DoctorArgs(Config):
     """Print everything as a JSON object."""
 
 
+DOC = """Look at the machine, and with ENV at the env as `train` would use it. Takes the settings that `train` takes.
+
+The exit code is 0 when `train` would work, 1 when something is a problem, 2 when the call is wrong."""
+
+
 def main(arguments: Sequence[str]) -> int:
     words = [SHORT.get(name, name) + equals + value for name, equals, value in (w.partition("=") for w in arguments)]
     env = words.pop(0) if words and not words[0].startswith("-") else ""
-    args = tyro.cli(DoctorArgs, prog="freewheel doctor [ENV]", args=words)
-    given = {name: value_of(args, name) for name in given_names(words) if name in known()}
+    preset = value_among(words, "preset") or "auto"
+    shown = assemble(env, {"algo": value_among(words, "algo") or "dqn"}, preset)
+    settings: Any = type(shown)
+    refuse_unknown(words, shown, DoctorFlags)
+    default = defaults_of(shown, DoctorFlags, preset)
+    args = tyro.cli(type(default), prog="freewheel doctor [ENV]", args=words, default=default, description=DOC)
+    given = {name: value_of(args, name) for name in given_names(words, known(settings))}
     config = assemble(env, given, args.preset)
     facts = examine(config, args.preset)
     layout = choose(_settled(config, facts), num_cores())
@@ -136,7 +140,7 @@ def _layout_rows(config: Config, facts: Sequence[Fact], layout: Layout) -> dict[
     each = " or ".join(map(str, lanes))
     update = _value(facts, "update") or {"threads": layout.threads["learner"]}
     threads = update["threads"] or "whichever number a trial at the start finds fastest"
-    is_shared = config.algo not in ON_POLICY and config.learner.compile != "on"
+    is_shared = config.learner.compile != "on"
     workers = layout.learner_workers or (MEASURED_WORKERS if is_shared else 1)
     rows: dict[str, str] = {"runtime": layout.runtime}
     if world := _value(facts, "world"):

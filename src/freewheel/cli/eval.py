@@ -15,15 +15,15 @@ import numpy as np
 import tyro
 
 from freewheel.errors import ConfigError
-from freewheel.run.folder import DEFAULT_ROOT, IDENTITY
-from freewheel.run.threads import limit_threads
+from freewheel.machine.threads import limit_threads
+from freewheel.store.folder import DEFAULT_ROOT, IDENTITY
 
 if TYPE_CHECKING:
     from freewheel.config import Config
     from freewheel.report.episodes import Episode
-    from freewheel.run.checkpoint import Checkpoint
-    from freewheel.run.policy import Policy
     from freewheel.spec import Space
+    from freewheel.store.checkpoint import Checkpoint
+    from freewheel.store.load import Policy
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,15 @@ class Agent:
     policy: Policy
     config: Config
     env: str
+    name: str = ""  # of its policy, where the run has several
 
     @property
     def run(self) -> Path | None:
         """The folder of its run; None for a checkpoint that lies elsewhere."""
-        folder = self.checkpoint.path.absolute().parents[1]
-        return folder if (folder / IDENTITY).is_file() else None
+        above = list(self.checkpoint.path.absolute().parents)[
+            1:3
+        ]  # a policy among several may have a folder of its own
+        return next((folder for folder in above if (folder / IDENTITY).is_file()), None)
 
     def figures(self) -> dict[str, Any]:
         return {
@@ -91,23 +94,28 @@ class Agent:
 def main(arguments: Sequence[str]) -> None:
     args = tyro.cli(EvalArgs, prog="freewheel eval", args=list(arguments))
     check_episodes(args.episodes)
-    agent = load_agent(args)
+    agents = load_agents(args)
     if args.actions != "run":
-        config = dataclasses.replace(agent.config, eval_sampled=args.actions == "sampled")
-        agent = dataclasses.replace(agent, config=config)
-    check_spaces(agent, *_spaces_of(agent))
+        agents = [_with_actions(agent, args.actions == "sampled") for agent in agents]
+    _check_groups(agents)
     began_s = time.monotonic()
-    played = _play(agent, args)
-    result = (
-        agent.figures()
-        | {"sampled": agent.config.eval_sampled}
-        | _summary(played)
-        | {"seconds": round(time.monotonic() - began_s, 3)}
-    )
+    played = _play(agents, args)
+    figures = [
+        agent.figures() | {"sampled": agent.config.eval_sampled} | _summary(own)
+        for agent, own in zip(agents, played, strict=True)
+    ]
+    seconds = {"seconds": round(time.monotonic() - began_s, 3)}
     if sys.stderr.isatty() or not args.json:
-        print(_table(result, played), file=sys.stderr if args.json else sys.stdout)
+        tables = [_table(one | seconds, own) for one, own in zip(figures, played, strict=True)]
+        named = [f"policy      {agent.name}\n{table}" for agent, table in zip(agents, tables, strict=True)]
+        print("\n\n".join(named if len(agents) > 1 else tables), file=sys.stderr if args.json else sys.stdout)
     if args.json:
-        print(json.dumps(result))
+        several = {"policies": {agent.name: one for agent, one in zip(agents, figures, strict=True)}}
+        print(json.dumps((several if len(agents) > 1 else figures[0]) | seconds))
+
+
+def _with_actions(agent: Agent, is_sampled: bool) -> Agent:
+    return dataclasses.replace(agent, config=dataclasses.replace(agent.config, eval_sampled=is_sampled))
 
 
 def check_episodes(episodes: int) -> None:
@@ -116,14 +124,38 @@ def check_episodes(episodes: int) -> None:
 
 
 def load_agent(args: RunArgs) -> Agent:
-    """Finds the checkpoint and builds its policy; checkpoints that had to be passed over are named on standard error."""
-    limit_threads(1)  # before torch is imported
-    from freewheel.run.policy import find_checkpoint, policy_of
+    """The agent of a run that has one."""
+    agents = load_agents(args)
+    if len(agents) > 1:
+        names = ", ".join(agent.name for agent in agents)
+        raise ConfigError(
+            f"{args.run} has the policies {names}, which act in one world together; this shows one policy."
+        )
+    return agents[0]
 
-    checkpoint = find_checkpoint(args.run, args.root)
+
+def load_agents(args: RunArgs) -> list[Agent]:
+    """Finds the checkpoints of a run's policies, in the order of the groups that they play."""
+    limit_threads(1)  # before torch is imported
+    from freewheel.store.checkpoint import load
+    from freewheel.store.folder import open_run
+    from freewheel.store.load import policy_names
+
+    if (Path(args.run) / "manifest.json").is_file():
+        names = list(load(Path(args.run), with_files=False).state.get("policies") or [""])
+    else:
+        names = policy_names(open_run(args.run, args.root))
+    return [_load_agent(args, name) for name in names]
+
+
+def _load_agent(args: RunArgs, name: str) -> Agent:
+    """Builds a policy; checkpoints that had to be passed over are named on standard error."""
+    from freewheel.store.load import find_checkpoint, policy_of
+
+    checkpoint = find_checkpoint(args.run, args.root, name)
     for warning in checkpoint.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    policy = policy_of(checkpoint)
+    policy = policy_of(checkpoint, name=name)
     limit_threads(policy.config.learner.threads or 1)
     world = policy.config.world
     if args.kwargs is not None:
@@ -132,8 +164,8 @@ def load_agent(args: RunArgs) -> Agent:
         world = dataclasses.replace(world, kind="auto")  # the other env may come in another form
     config = dataclasses.replace(policy.config, world=world)
     if args.env is None:
-        _check_known(config.env)
-    return Agent(checkpoint, policy, config, args.env or config.env)
+        _check_known(config)
+    return Agent(checkpoint, policy, config, args.env or config.env, name)
 
 
 def check_spaces(agent: Agent, obs_space: Space, action_space: Space) -> None:
@@ -152,11 +184,13 @@ def check_spaces(agent: Agent, obs_space: Space, action_space: Space) -> None:
             )
 
 
-def _check_known(env: str) -> None:
+def _check_known(config: Config) -> None:
     """An env that was given in Python as an object or a function left only its name in the run."""
-    from freewheel.worlds.find import find_spec, is_import
+    from freewheel.imports import is_import
+    from freewheel.worlds.find import find_spec
 
-    if is_import(env):
+    env = config.env
+    if is_import(env) or is_import(config.world.kind):  # a world from outside alone knows what its env is
         return
     try:
         find_spec(env)
@@ -167,14 +201,20 @@ def _check_known(env: str) -> None:
         ) from error
 
 
-def _spaces_of(agent: Agent) -> tuple[Space, Space]:
+def _check_groups(agents: Sequence[Agent]) -> None:
+    """Refuses a world whose groups are not those that the policies were trained on."""
     from freewheel.worlds.make import make_world
 
-    world = make_world(agent.env, dataclasses.replace(agent.config.world, lanes=1), seed=0)
+    first = agents[0]
+    world = make_world(first.env, dataclasses.replace(first.config.world, lanes=1), seed=0)
     try:
-        return world.obs_space, world.action_space
+        groups = world.groups
     finally:
         world.close()
+    if len(groups) != len(agents):
+        raise ConfigError(f"{first.env} has {len(groups)} groups of agents, and the run has {len(agents)} policies.")
+    for agent, group in zip(agents, groups, strict=True):
+        check_spaces(agent, group.obs_space, group.action_space)
 
 
 def _outline(space: Any) -> Any:
@@ -187,19 +227,22 @@ def _outline(space: Any) -> Any:
     return {key: _outline(part) for key, part in space.items() if key not in ignored}
 
 
-def _play(agent: Agent, args: EvalArgs) -> list[Episode]:
+def _play(agents: Sequence[Agent], args: EvalArgs) -> list[list[Episode]]:
+    """The episodes of each agent."""
+    from freewheel.evaluate import evaluate
     from freewheel.report.progress import Progress
-    from freewheel.run.evaluate import evaluate
 
-    played: list[Episode] = []
-    with Progress(args.episodes, f"eval {agent.env}", args.quiet, unit="episodes") as progress:
+    first = agents[0]
+    played: list[list[Episode]] = [[] for _ in agents]
+    trained = [dataclasses.replace(agent.policy.trained, config=agent.config) for agent in agents]
+    with Progress(args.episodes * len(agents), f"eval {first.env}", args.quiet, unit="episodes") as progress:
 
-        def show(episode: Episode) -> None:
-            played.append(episode)
-            progress.update(len(played), float(np.mean([each.ret for each in played])))
+        def show(episode: Episode, group: int) -> None:
+            played[group].append(episode)
+            progress.update(sum(map(len, played)), float(np.mean([each.ret for each in played[group]])))
 
-        evaluate(agent.policy.infer, agent.config, agent.env, args.episodes, args.seed, show)
-        progress.close(len(played))
+        evaluate(trained, first.config, first.env, args.episodes, args.seed, show)
+        progress.close(sum(map(len, played)))
     return played
 
 

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from freewheel.errors import ConfigError, EnvError, FreewheelError
-from freewheel.run.stopping import ends_at_once
+from freewheel.machine.signals import ends_at_once
 
 # Each command is a module of this package with a main(args); it is imported only when it is called.
 COMMANDS = {
@@ -20,7 +20,7 @@ COMMANDS = {
     "play": "film a trained agent as GIF or MP4",
     "doctor": "look at the machine and an env, before anything starts",
     "runs": "list or remove runs",
-    "bench": "measure the parts against other projects' parts",
+    "bench": "measure the parts on this machine",
 }
 
 USER_MUST_ACT, FAILED, INTERRUPTED = 2, 1, 130

@@ -17,10 +17,10 @@ import tyro
 
 from freewheel.cli.eval import Agent, RunArgs, check_episodes, check_spaces, load_agent
 from freewheel.errors import ConfigError, EnvError, FreewheelError
-from freewheel.run.film import Film, check_film
+from freewheel.films.film import Film, check_film
 
 if TYPE_CHECKING:
-    from freewheel.run.panel import Panel
+    from freewheel.films.frame import Panel
 
 FPS = 30.0
 
@@ -90,9 +90,9 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[Take]]:
+    from freewheel.algos.make import seed_of
+    from freewheel.films.frame import Panel, names_of, shows_pictures
     from freewheel.report.progress import Progress
-    from freewheel.run.panel import Panel, names_of, shows_pictures
-    from freewheel.run.parts import seed_of
     from freewheel.worlds.check import close_all
     from freewheel.worlds.seeds import episode_seed, lane_key
 

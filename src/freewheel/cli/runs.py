@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import tyro
 
 from freewheel.errors import CheckpointError, ConfigError
-from freewheel.run.folder import DEFAULT_ROOT, RunFolder, list_runs, open_run, remove_run
+from freewheel.store.folder import DEFAULT_ROOT, RunFolder, list_runs, open_run, remove_run
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from freewheel.config import Config, assemble
+from freewheel.config import Config, assemble, find_algo, nearest
+from freewheel.config.algos import names as algo_names
 from freewheel.config.assemble import known
-from freewheel.config.check import value_of
+from freewheel.config.check import of_other_algos, value_of
 from freewheel.errors import ConfigError
-from freewheel.run.stopping import ends_at_once
-from freewheel.run.threads import limit_threads
+from freewheel.machine.process import start_forkserver
+from freewheel.machine.signals import ends_at_once
+from freewheel.machine.threads import limit_threads
 
 if TYPE_CHECKING:
     from freewheel.train import Run
@@ -34,13 +37,8 @@ SHORT = {
 
 
 @dataclass(frozen=True)
-class TrainArgs(Config):
-    """Train an agent. ENV is a Gymnasium id, or module:function that makes the env; with --resume there is none.
-
-    Where there is a preset for the env, its settings are the defaults below.
-    """
-
-    env: tyro.conf.Suppress[str] = ""
+class TrainFlags:
+    """What the command takes beside the settings of a run."""
 
     preset: str = "auto"
     """auto: the env's own or its family's, if there is one; none; a preset's name; a TOML file; or several with commas, of which later ones win."""
@@ -55,22 +53,27 @@ class TrainArgs(Config):
     """Show no progress."""
 
 
-OURS = ("preset", "resume", "json", "quiet")
+DOC = """Train an agent. ENV is a Gymnasium id, or module:function that makes the env; with --resume there is none.
+
+Where there is a preset for the env, its settings are the defaults below. Settings are those of the algorithm: --algo NAME --help shows them."""
 
 
 def main(arguments: Sequence[str]) -> int:
     words = [_long(word) for word in arguments]
     env = words.pop(0) if words and not words[0].startswith("-") else ""
-    named = given_names(words)
-    args = tyro.cli(TrainArgs, prog="freewheel train ENV", args=words, default=_defaults(env, words))
-    given = {name: value_of(args, name) for name in named if name in known()}
-    limit_threads(args.learner.threads or 1)  # before torch is imported
-    if args.runtime != "sequential" and (args.algo != "ppo" or args.runtime == "local"):
-        from freewheel.run.guard import start_forkserver
-
+    preset, algo = value_among(words, "preset") or "auto", value_among(words, "algo") or "dqn"
+    limit_threads(_threads(words))  # before torch is imported, which algorithms do
+    if value_among(words, "runtime") != "sequential" and not {"-h", "--help"} & set(words):
         start_forkserver()  # it loads what the roles need while this process loads the same
+    config = assemble(env, {"algo": algo}, preset)
+    settings: Any = type(config)
+    named = given_names(words, known(settings))
+    refuse_unknown(words, config, TrainFlags)
+    default = defaults_of(config, TrainFlags, preset)
+    args: Any = tyro.cli(type(default), prog="freewheel train ENV", args=words, default=default, description=DOC)
+    given = {name: value_of(args, name) for name in named}
     with ends_at_once():
-        from freewheel.train import exit_code, train
+        from freewheel.train import train
 
     if args.resume is not None:
         if env:
@@ -81,7 +84,42 @@ def main(arguments: Sequence[str]) -> int:
             raise ConfigError("an env is needed: freewheel train CartPole-v1, or module:function. Or --resume RUN.")
         run = train(env, settings=given, preset=args.preset, is_quiet=args.quiet)
     _show(run, args.json)
-    return exit_code(run)
+    return run.exit_code
+
+
+def flags_for(config: Config, flags: type) -> type:
+    """The settings of a run's algorithm as flags of a command, and those of the command. What the algorithm never uses is hidden."""
+    settings: Any = type(config)
+    hidden = of_other_algos(config)
+    kinds = typing.get_type_hints(settings)
+    parts: list[tuple[str, Any, Any]] = [("env", Annotated[str, tyro.conf.Suppress], "")]
+    for part in fields(settings):
+        section = getattr(config, part.name)
+        own = [f for f in fields(section) if f"{part.name}.{f.name}" in hidden] if is_dataclass(section) else []
+        if own:
+            shown = typing.get_type_hints(type(section))
+            less = [(f.name, Annotated[shown[f.name], tyro.conf.Suppress], field(default=f.default)) for f in own]
+            made = make_dataclass(type(section).__name__, less, bases=(type(section),), frozen=True)
+            parts.append((part.name, made, field(default_factory=made)))
+        elif part.name in hidden:
+            parts.append((part.name, Annotated[kinds[part.name], tyro.conf.Suppress], part.default))
+    return make_dataclass("Flags", parts, bases=(settings, flags), frozen=True)
+
+
+def defaults_of(config: Config, flags: type, preset: str) -> Any:
+    """The settings of the presets, so that --help shows what will be used."""
+    made = flags_for(config, flags)
+    kinds = typing.get_type_hints(made)
+    values = {}
+    for part in fields(config):
+        section = getattr(config, part.name)
+        values[part.name] = kinds[part.name](**vars(section)) if is_dataclass(section) else section
+    return made(**values, preset=preset)
+
+
+def _threads(words: Sequence[str]) -> int:
+    asked = value_among(words, "learner.threads") or "1"
+    return int(asked) if asked.isdigit() and int(asked) > 0 else 1
 
 
 def _long(word: str) -> str:
@@ -89,7 +127,7 @@ def _long(word: str) -> str:
     return SHORT.get(name, name) + equals + value
 
 
-def given_names(words: Sequence[str]) -> list[str]:
+def given_names(words: Sequence[str], known: Mapping[str, Any]) -> list[str]:
     """The dotted names of the flags among these words: --learner.lr, --no-q.double and --q.no-double."""
     found = []
     for word in words:
@@ -98,19 +136,33 @@ def given_names(words: Sequence[str]) -> list[str]:
         name = word[2:].partition("=")[0].replace("-", "_")
         part, _, last = name.rpartition(".")
         candidates = [name, ".".join(filter(None, (part, last.removeprefix("no_")))), name.removeprefix("no_")]
-        found += [candidate for candidate in candidates if candidate in known()][:1]
+        found += [candidate for candidate in candidates if candidate in known][:1]
     return found
 
 
-def _defaults(env: str, words: Sequence[str]) -> TrainArgs:
-    """The preset's settings, so that --help shows what will be used."""
-    algo, preset = _value(words, "algo"), _value(words, "preset") or "auto"
-    config = assemble(env, {} if algo is None else {"algo": algo}, preset)
-    values = {f.name: getattr(config, f.name) for f in fields(Config)}
-    return TrainArgs(**{**values, "preset": preset})
+def refuse_unknown(words: Sequence[str], config: Config, flags: type) -> None:
+    """A flag that neither the algorithm nor the command has: whose it is, or which one was meant."""
+    settings: Any = type(config)
+    own = {**known(settings), **{f.name: f.type for f in fields(flags)}, "help": bool}
+    hidden = of_other_algos(config)
+    for word in words:
+        found = given_names([word], own)
+        if found and found[0] in hidden:
+            raise ConfigError(f"{found[0]} was given, but has no effect: {hidden[found[0]]}. Leave it out.")
+        if found or not word.startswith("--"):
+            continue
+        name = word[2:].partition("=")[0].replace("-", "_")
+        others = [algo for algo in algo_names() if given_names([word], known(find_algo(algo).Settings))]
+        if others:
+            raise ConfigError(
+                f"{name} was given, but algo={config.algo} has no such setting: it belongs to {', '.join(others)}. Leave it out."
+            )
+        near = nearest(name, own).replace("mean ", "mean --").replace(" or ", " or --")
+        raise ConfigError(f"algo={config.algo} has no setting {name!r}{near}")
 
 
-def _value(words: Sequence[str], name: str) -> str | None:
+def value_among(words: Sequence[str], name: str) -> str | None:
+    """What a flag was given among these words."""
     for word, following in zip(words, [*words[1:], None], strict=False):
         if word == f"--{name}":
             return following

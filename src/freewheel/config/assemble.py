@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from freewheel.config.algos import find_algo, names
 from freewheel.config.check import check, refuse_unused
-from freewheel.config.parts import Algo, Config
+from freewheel.config.near import nearest
+from freewheel.config.parts import Config
 from freewheel.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -25,22 +26,11 @@ else:
 PRESETS = Path(__file__).parent / "presets"
 # The section of a preset that holds for every algorithm.
 ALL = "all"
+# Sections that configs saved by version 0.1 have for every algorithm.
+OTHERS = ("q", "ppo", "explore", "replay", "rollout")
+# Settings that they have in a section of another algorithm.
+APPO_ONLY = ("ppo.rho_bar", "ppo.c_bar")
 
-PPO = {
-    "net.hidden": (64, 64),
-    "net.activation": "tanh",
-    "net.init": "orthogonal",
-    "learner.lr": 3e-4,
-    "learner.adam_eps": 1e-5,
-    "learner.clip_norm": 0.5,
-}
-# A named combination is nothing but settings.
-MEANINGS: dict[str, dict[str, Any]] = {
-    "rainbow": {"q.double": True, "q.dueling": True, "q.noisy": True, "q.n_step": 3, "replay.prioritized": True},
-    "ppo": PPO,
-    # One rollout is collected while another is learned from: more would only be older.
-    "appo": {**PPO, "rollout.max_lag": 1},
-}
 # What a body is usually made of, where it is asked for by name.
 BODIES: dict[str, dict[str, Any]] = {"impala": {"net.channels": (16, 32, 32), "net.hidden": (256,)}}
 # Presets for a whole family of envs, used where an env has none of its own.
@@ -48,27 +38,28 @@ FAMILIES = {
     r"(ale_py:)?(ALE/.+|\w+NoFrameskip-v\d)": "Atari",
     r"SuperMarioBros.*|freewheel\.worlds\.mario:make": "Mario",
 }
-# Sections of a preset that hold for an algorithm beside its own.
-LIKE = {"appo": ("ppo",)}
 
 
-def assemble(env: str, given: Mapping[str, Any], preset: str = "auto") -> Config:
-    """The settings of a run. `given` has dotted names ("learner.lr") and goes before the preset; all is checked."""
+def assemble(env: str, given: Mapping[str, Any], preset: str = "auto", *, refuses: bool = True) -> Config:
+    """The settings of a run. `given` has dotted names ("learner.lr") and goes before the preset; all is checked.
+
+    What is given and has no effect is refused, unless `refuses` is off.
+    """
     layers = read_layers(env, given, preset)
-    config = _built({"env": env, **layers})
+    config = _built(find_algo(layers["algo"]).Settings, {"env": env, **layers})
     check(config)
-    refuse_unused(config, given)
+    if refuses:
+        refuse_unused(config, given)
     return config
 
 
 def read_layers(env: str, given: Mapping[str, Any], preset: str) -> dict[str, Any]:
     """All that differs from the defaults, by dotted name; types and names are checked, values are not."""
-    given = _typed(given, "")
     algo = str(given.get("algo", "dqn"))
-    if algo not in typing.get_args(Algo):
-        raise ConfigError(f"algo={algo!r} is not known{nearest(algo, typing.get_args(Algo))}")
+    cls = find_algo(algo)
+    given = _typed(cls, given, "")
     body = BODIES.get(str(given.get("net.body")), {})
-    return {**MEANINGS.get(algo, {}), **read_preset(env, algo, preset), **body, **given, "algo": algo}
+    return {**cls.defaults, **read_preset(env, algo, preset), **body, **given, "algo": algo}
 
 
 def read_preset(env: str, algo: str, preset: str) -> dict[str, Any]:
@@ -105,19 +96,22 @@ def _read_file(path: Path, algo: str) -> dict[str, Any]:
         sections = tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"preset {path} cannot be read: {error}.") from error
+    cls = find_algo(algo)
+    allowed = (ALL, *names(), algo.rpartition(":")[2])
     for name in sections:
-        if name not in (ALL, *typing.get_args(Algo)):
+        if name not in allowed:
             raise ConfigError(
-                f"preset {path} has a section [{name}]; sections are {ALL} and the algorithms"
-                f"{nearest(name, (ALL, *typing.get_args(Algo)))}"
+                f"preset {path} has a section [{name}]; sections are {ALL} and the algorithms{nearest(name, allowed)}"
             )
-    merged: dict[str, Any] = {}
-    for name in (ALL, *LIKE.get(algo, ()), algo):
+    # What holds for all algorithms holds for those that have such settings.
+    have = {name.partition(".")[0] for name in known(cls.Settings)}
+    merged = {name: value for name, value in _flat(sections.get(ALL, {})).items() if name.partition(".")[0] in have}
+    for name in (*cls.preset_sections, algo.rpartition(":")[2]):
         merged |= _flat(sections.get(name, {}))
     for name in ("env", "algo"):
         if name in merged:
             raise ConfigError(f"preset {path} sets {name}, which is the user's to choose. Take it out.")
-    return _typed(merged, f" in preset {path.name}")
+    return _typed(cls, merged, f" in preset {path.name}")
 
 
 def presets() -> list[str]:
@@ -131,18 +125,23 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def from_dict(nested: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Config:
     """The settings that `to_dict` gave, with some changed; all is checked again."""
-    values = {**_typed(_flat(nested), " in the saved config"), **_typed(changes or {}, "")}
-    config = _built(values)
+    cls = find_algo(str(nested.get("algo", "dqn")))
+    saved = {
+        name: value for name, value in nested.items() if name in cls.Settings.__dataclass_fields__ or name not in OTHERS
+    }
+    flat = {name: value for name, value in _flat(saved).items() if name in known(cls.Settings) or name not in APPO_ONLY}
+    values = {**_typed(cls, flat, " in the saved config"), **_typed(cls, changes or {}, "")}
+    config = _built(cls.Settings, values)
     check(config)
     refuse_unused(config, changes or {})
     return config
 
 
 @cache
-def known() -> dict[str, Any]:
-    """Every setting's dotted name and type."""
+def known(settings: type) -> dict[str, Any]:
+    """Every setting's dotted name and type, of an algorithm's settings."""
     found: dict[str, Any] = {}
-    for name, kind in typing.get_type_hints(Config).items():
+    for name, kind in typing.get_type_hints(settings).items():
         if dataclasses.is_dataclass(kind):
             found |= {f"{name}.{sub}": sub_kind for sub, sub_kind in typing.get_type_hints(kind).items()}
         else:
@@ -150,23 +149,12 @@ def known() -> dict[str, Any]:
     return found
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of a sentence about a wrong name: the one that was meant, or all there are."""
-    names = list(names)
-    # A name without its part ("lr" for "learner.lr") is near too.
-    close = [full for full in names if full.rpartition(".")[2] == name.rpartition(".")[2]]
-    close = close or difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if close:
-        return f". Did you mean {' or '.join(close)}?"
-    return f". There are: {', '.join(names)}." if len(names) <= 20 else "."
-
-
-def _typed(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    typed = {}
+def _typed(cls: Any, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    typed, names = {}, known(cls.Settings)
     for name, value in values.items():
-        if name not in known():
-            raise ConfigError(f"there is no setting {name!r}{where}{nearest(name, known())}")
-        typed[name] = _as(known()[name], value, f"{name}={value!r}{where}")
+        if name not in names:
+            raise ConfigError(f"algo={cls.name} has no setting {name!r}{where}{nearest(name, names)}")
+        typed[name] = _as(names[name], value, f"{name}={value!r}{where}")
     return typed
 
 
@@ -186,7 +174,11 @@ def _as(kind: Any, value: Any, shown: str) -> Any:
         return float(value)
     if isinstance(kind, type) and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
-    wanted = getattr(kind, "__name__", str(kind)) if origin is None else "a list of whole numbers"
+    wanted = (
+        getattr(kind, "__name__", str(kind))
+        if origin is None
+        else f"a list of {'names' if str in typing.get_args(kind) else 'whole numbers'}"
+    )
     raise ConfigError(f"{shown} must be {wanted}, not {type(value).__name__}.")
 
 
@@ -200,10 +192,11 @@ def _flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _built(flat: Mapping[str, Any]) -> Config:
+def _built(settings: type, flat: Mapping[str, Any]) -> Config:
     own = {name: value for name, value in flat.items() if "." not in name}
-    for name, part in typing.get_type_hints(Config).items():
+    for name, part in typing.get_type_hints(settings).items():
         if dataclasses.is_dataclass(part):
             inner = {key[len(name) + 1 :]: value for key, value in flat.items() if key.startswith(f"{name}.")}
             own[name] = part(**inner)  # type: ignore[operator]
-    return Config(**own)
+    made: Config = settings(**own)
+    return made

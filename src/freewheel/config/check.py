@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any
 
-from freewheel.config.on_policy import ON_POLICY
+from freewheel.config.algos import find_algo
+from freewheel.config.check_world import check_world
 from freewheel.config.parts import Config
 from freewheel.errors import ConfigError
+from freewheel.imports import is_import
 
 # name: (least, most); both belong to the range, None is open.
 RANGES: dict[str, tuple[float | None, float | None]] = {
@@ -106,45 +106,34 @@ POOL_ONLY = ("world.workers", "world.threads", "world.min_ready", "world.ready_w
 
 def check(config: Config) -> None:
     """Refuses values that cannot work, each with the cure."""
-    for name, (least, most) in RANGES.items():
+    algo = find_algo(config.algo)
+    for name, (least, most) in {**RANGES, **algo.ranges}.items():
         value = value_of(config, name)
         if value is None:
             continue
         if not (least is None or value >= least) or not (most is None or value <= most):
             raise ConfigError(f"{name}={value} must be {_range(least, most)}.")
     for name in ABOVE_ZERO:
-        if not 0 < value_of(config, name) < float("inf"):
-            raise ConfigError(f"{name}={value_of(config, name)} must be above 0 and finite.")
+        value = value_of(config, name)
+        if value is not None and not 0 < value < float("inf"):
+            raise ConfigError(f"{name}={value} must be above 0 and finite.")
     for name in BELOW_ONE:
         if not 0 <= value_of(config, name) < 1:
             raise ConfigError(f"{name}={value_of(config, name)} must be at least 0 and below 1.")
     if config.learner.tau > 1:
         raise ConfigError(f"learner.tau={config.learner.tau} must be at most 1, which copies the online network.")
-    _check_world(config)
+    for name in config.log.sinks:
+        if not is_import(name):
+            raise ConfigError(f"log.sinks has {name!r}, which must be module:name.")
+    check_world(config.world)
     _check_net(config)
-    if config.algo in ON_POLICY:
-        _check_ppo(config)
-        return
-    _check_explore(config)
+    _check_devices(config)
     _check_learner(config)
-
-
-def _check_world(config: Config) -> None:
-    try:
-        kwargs = json.loads(config.world.kwargs)
-    except ValueError as error:
-        raise ConfigError(f"world.kwargs={config.world.kwargs!r} is not JSON: {error}.") from error
-    if not isinstance(kwargs, dict):
-        raise ConfigError(f'world.kwargs={config.world.kwargs!r} must be a JSON object, such as {{"size": 4}}.')
-    if config.world.min_ready > config.world.lanes:
-        raise ConfigError(
-            f"world.min_ready={config.world.min_ready} exceeds world.lanes={config.world.lanes}: so many are never ready. "
-            "Lower the first or raise the second."
-        )
+    algo.check(config)
 
 
 def _check_net(config: Config) -> None:
-    net, q = config.net, config.q
+    net = config.net
     for name in ("hidden", "channels", "kernels", "strides"):
         if any(width < 1 for width in getattr(net, name)):
             raise ConfigError(f"net.{name}={getattr(net, name)} must hold numbers of at least 1.")
@@ -155,75 +144,14 @@ def _check_net(config: Config) -> None:
         )
     if net.body not in ("auto", "mlp", "cnn", "impala") and ":" not in net.body:
         raise ConfigError(f"net.body={net.body!r} must be mlp, cnn, impala, auto or module:name.")
-    if q.v_min >= q.v_max:
-        raise ConfigError(f"q.v_min={q.v_min} must be below q.v_max={q.v_max}.")
-
-
-def _check_ppo(config: Config) -> None:
-    rows, lanes, minibatches = config.rollout.rows, config.world.lanes, config.ppo.minibatches
-    if rows * lanes % minibatches or rows * lanes // minibatches < 2:
-        raise ConfigError(
-            f"rollout.rows={rows} times world.lanes={lanes} gives {rows * lanes} rows, which ppo.minibatches={minibatches} "
-            "must divide into equal parts of at least 2. Change one of them."
-        )
-    if config.rollout.collect == "episodes" and config.learner.compile == "on":
-        raise ConfigError(
-            "rollout.collect=episodes gives rollouts of any length, and learner.compile=on makes updates of one length. "
-            "Set learner.compile to auto or off, or rollout.collect to rows."
-        )
-    if config.net.norm.startswith("batch"):
-        raise ConfigError(
-            f"net.norm={config.net.norm} would make a policy depend on which rows are looked at together, and {config.algo} compares it with itself. "
-            "Set net.norm to layer or none."
-        )
-    if config.net.complete:
-        raise ConfigError(
-            f"net.complete=true names a network that gives action values, which {config.algo} cannot use. Leave it out."
-        )
-
-
-def _check_explore(config: Config) -> None:
-    explore = config.explore
-    if explore.schedule == "exponential" and min(explore.start, explore.end) <= 0:
-        raise ConfigError(
-            f"explore.schedule=exponential never reaches 0: explore.start={explore.start} and "
-            f"explore.end={explore.end} must be above it."
-        )
-    if explore.pulse_every_steps and explore.pulse_steps > explore.pulse_every_steps:
-        raise ConfigError(
-            f"explore.pulse_steps={explore.pulse_steps} exceeds explore.pulse_every_steps={explore.pulse_every_steps}: "
-            "the pulse would never end."
-        )
 
 
 def _check_learner(config: Config) -> None:
-    learner, replay, lanes = config.learner, config.replay, config.world.lanes
-    if learner.batch_size > replay.warmup_rows:
-        raise ConfigError(
-            f"learner.batch_size={learner.batch_size} exceeds replay.warmup_rows={replay.warmup_rows}. "
-            "Lower the first or raise the second."
-        )
-    if learner.batch_size % learner.accumulate:
-        raise ConfigError(
-            f"learner.accumulate={learner.accumulate} must divide learner.batch_size={learner.batch_size} "
-            "into equal parts."
-        )
-    _check_devices(config)
+    learner = config.learner
     if learner.workers > 1 and learner.compile == "on":
         raise ConfigError(
             f"learner.workers={learner.workers} share eager updates; learner.compile=on makes one graph of all of it. "
             "Leave one of them out."
-        )
-    if replay.warmup_rows > replay.rows:
-        raise ConfigError(
-            f"replay.warmup_rows={replay.warmup_rows} exceeds replay.rows={replay.rows}: the replay would never be warm. "
-            "Lower the first or raise the second."
-        )
-    needed = config.q.n_step + config.world.stack
-    if replay.rows // lanes < needed:
-        raise ConfigError(
-            f"replay.rows={replay.rows} over world.lanes={lanes} leaves {replay.rows // lanes} rows a lane; "
-            f"q.n_step={config.q.n_step} with world.stack={config.world.stack} needs {needed}. Raise replay.rows."
         )
 
 
@@ -248,7 +176,7 @@ def refuse_unused(config: Config, given: Iterable[str]) -> None:
             raise ConfigError(f"{name} was given, but has no effect: {why[name]}. Leave it out.")
 
 
-def refuse_in_turn(config: Config, given: Iterable[str]) -> None:
+def refuse_sequential(config: Config, given: Iterable[str]) -> None:
     """The same for what one process has no use for, once it is known whether the run is one."""
     if config.runtime != "sequential":
         return
@@ -257,7 +185,7 @@ def refuse_in_turn(config: Config, given: Iterable[str]) -> None:
             why, cure = "", ""
         elif name in POOL_ONLY and config.world.kind == "auto":
             why, cure = ", where world.kind=auto is no pool", ", or set world.kind to pool"
-        elif name == "rollout.max_lag" and config.rollout.collect == "episodes":
+        elif name == "rollout.max_lag" and value_of(config, "rollout.collect") == "episodes":
             why, cure = ", where nobody collects ahead, and rollout.collect=episodes leaves no row out", ""
         else:
             continue
@@ -266,33 +194,15 @@ def refuse_in_turn(config: Config, given: Iterable[str]) -> None:
 
 def unused(config: Config) -> dict[str, str]:
     """Settings without effect in this config, each with the reason."""
-    q, explore, learner, algo = config.q, config.explore, config.learner, config.algo
-    found: dict[str, str] = _of_other_algorithms(config)
+    learner = config.learner
+    found: dict[str, str] = {}
 
     def add(condition: bool, reason: str, *names: str) -> None:
         if condition:
             found.update(dict.fromkeys(names, reason))
 
-    add(algo != "dqn", f"algo={algo} has its own loss", "q.loss")
-    add(algo in ("c51", "rainbow"), f"algo={algo} has no Huber loss", "q.huber")
-    add(algo == "dqn" and q.loss == "mse", "q.loss=mse has no Huber part", "q.huber")
-    add(algo != "qrdqn", f"it belongs to qrdqn, and algo={algo}", "q.num_quantiles")
-    taus = ("q.num_taus", "q.num_target_taus", "q.num_act_taus", "q.num_cosines")
-    add(algo != "iqn", f"it belongs to iqn, and algo={algo}", *taus)
-    add(algo not in ("c51", "rainbow"), f"it belongs to c51, and algo={algo}", "q.num_atoms", "q.v_min", "q.v_max")
-    add(not q.noisy, "q.noisy is off", "q.noisy_sigma")
     add(not config.eval_episodes, "eval_episodes=0 plays none", "eval_sampled")
     add(not config.log.tensorboard, "log.tensorboard is off", "log.clip_every_steps")
-    ladder = ("explore.ladder_base", "explore.ladder_power")
-    add(explore.schedule != "ladder", f"explore.schedule={explore.schedule}", *ladder)
-    add(explore.schedule == "constant", "explore.schedule=constant", "explore.start", "explore.over_steps")
-    course = ("explore.start", "explore.end", "explore.over_steps")
-    add(explore.schedule == "ladder", "explore.schedule=ladder", *course)
-    add(q.noisy, "q.noisy explores in its place", "explore.schedule", *course, *ladder)
-    never_tries = q.noisy and explore.floor == 0 and explore.override is None and not explore.pulse_every_steps
-    add(never_tries, "q.noisy explores, and no epsilon is set", "explore.hold_steps")
-    add(not explore.pulse_every_steps, "explore.pulse_every_steps is 0", "explore.pulse_steps", "explore.pulse_epsilon")
-    add(not config.replay.prioritized, "replay.prioritized is off", "replay.alpha", "replay.beta", "replay.beta_end")
     add(learner.lr_schedule == "constant", "learner.lr_schedule=constant", "learner.lr_end")
     add(learner.lr_schedule != "restarts", f"learner.lr_schedule={learner.lr_schedule}", "learner.lr_restart_updates")
     add(learner.optimizer != "adamw", f"learner.optimizer={learner.optimizer}", "learner.weight_decay")
@@ -312,44 +222,23 @@ def unused(config: Config) -> dict[str, str]:
         "learner.memory_format",
     )
     add(":" not in config.net.body, f"net.body={config.net.body} is one of ours", "net.complete")
-    return found
+    own: dict[str, str] = find_algo(config.algo).unused(config)
+    return found | own
 
 
-# What a learner of values has and PPO has not.
-NOT_PPO_LEARNER = ("batch_size", "ratio", "updates_per_call", "accumulate", "target_every_updates", "tau")
-NOT_PPO_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s", "ahead", "act_precision")
+def of_other_algos(config: Config) -> dict[str, str]:
+    """Settings that this algorithm never has a use for, each with the reason: such a reason names the algorithm.
 
-
-def _of_other_algorithms(config: Config) -> dict[str, str]:
-    algo = config.algo
-    if algo not in ON_POLICY:
-        names = [*_names(config, "ppo"), *_names(config, "rollout"), "net.shared", "eval_sampled"]
-        return dict.fromkeys(names, f"it belongs to ppo and appo, and algo={algo}")
-    names = [*_names(config, "q"), *_names(config, "explore"), *_names(config, "replay"), "net.complete"]
-    names += [f"learner.{name}" for name in NOT_PPO_LEARNER]
-    found = dict.fromkeys(names, f"algo={algo} has no use for it")
-    found["checkpoint.replay"] = f"algo={algo} has no replay"
-    found |= dict.fromkeys(("learner.device", "learner.workers"), f"algo={algo} learns in one process on the CPU")
-    found["local.act_device"] = f"algo={algo} acts on the CPU"
-    found["learner.precision"] = f"algo={algo} computes in fp32"
-    found |= dict.fromkeys((f"local.{name}" for name in NOT_PPO_LOCAL), f"algo={algo} publishes after each rollout")
-    found |= dict.fromkeys(("local.free", "local.slack_steps"), f"algo={algo} goes by rollout.max_lag")
-    if algo == "ppo" and config.rollout.collect == "episodes":
-        # An episode's rows are never too old, and actors of ppo are never ahead.
-        found["rollout.max_lag"] = "rollout.collect=episodes leaves no row out"
-    if algo != "appo":
-        found |= dict.fromkeys(("ppo.rho_bar", "ppo.c_bar", "rollout.reuse"), f"it belongs to appo, and algo={algo}")
-    return found
-
-
-def _names(config: Config, part: str) -> list[str]:
-    return [f"{part}.{field.name}" for field in fields(getattr(config, part))]
+    The others may take effect once another setting changes, such as PER's while replay.prioritized is off.
+    """
+    return {name: why for name, why in unused(config).items() if f"algo={config.algo}" in why}
 
 
 def value_of(config: Config, name: str) -> Any:
+    """None where these settings have no such part."""
     value: Any = config
     for part in name.split("."):
-        value = getattr(value, part)
+        value = getattr(value, part, None)
     return value
 
 

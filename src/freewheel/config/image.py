@@ -10,22 +10,22 @@ class ImageConfig:
     """How pictures are made ready where they arise, before anybody keeps or sees them. By default they stay as they are."""
 
     image_size: int = 0
-    """Side of the square that pictures are brought to; 0 keeps their size."""
+    """Resize images to a square of this side; 0 keeps their size."""
 
     grey: bool = False
-    """Pictures in grey instead of colour."""
+    """Convert images to greyscale."""
 
     skip: int = 1
-    """Frames that an action is held for. The picture has the brighter of the last two frames in each place: some games draw things in every second one."""
+    """Frame skip: repeat each action for this many frames. The image is the pixelwise maximum of the last two, since some games draw objects only every second frame."""
 
     noop_max: int = 0
-    """Begin an episode after a random number of idle frames, fewer than this."""
+    """Start each episode with a random number of no-op frames, fewer than this."""
 
     fire_reset: bool = False
     """Press FIRE when an episode begins, in games that have it."""
 
     episodic_life: bool = False
-    """The loss of a life is an end for learning. Returns are still those of whole games, and evaluation plays whole games."""
+    """Treat the loss of a life as the end of an episode for training. Reported returns and evaluation use whole games."""
 
 
 def wanted(config: ImageConfig) -> dict[str, object]:

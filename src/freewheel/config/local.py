@@ -11,43 +11,43 @@ class LocalConfig:
     """Roles as processes of their own."""
 
     actors: int = 0
-    """Actor processes, which share the lanes; 0 chooses by the cores."""
+    """Number of actor processes; 0 chooses by the number of cores."""
 
     free: bool = False
     """Never hold actors back, even when training cannot keep up with the ratio."""
 
     slack_steps: int = 0
-    """Steps that actors may be ahead of the ratio before they are held back; 0 chooses."""
+    """Steps that actors may run ahead of the replay ratio; 0 chooses."""
 
     prefetch: int = 4
-    """Batches made ready while the learner trains."""
+    """Batches to prepare ahead while the learner trains."""
 
     publish_every_updates: int = 8
-    """Updates between two versions of the weights for the actors."""
+    """Publish weights to the actors every this many updates."""
 
     publish_every_s: float = 0.1
-    """Seconds after which a version is published although fewer updates were made."""
+    """Publish weights at least this often, in seconds."""
 
     act_precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
-    """Numbers that actors work with; int8 is for linear maps alone. What is not fp32 is told with its speed and how often it chooses the same. auto: bf16 for pictures where the learner has it and it is faster."""
+    """Precision of the actors' networks; int8 covers linear layers only. The run reports the speed and agreement of anything but fp32. auto: bf16 for images, if the learner uses it and it is faster."""
 
     act_device: str = "cpu"
-    """Where actors compute: cpu, cuda (each on the CUDA device with the least to do) or one such as cuda:1."""
+    """Device of the actors: cpu, cuda (the least loaded CUDA device) or a device such as cuda:1."""
 
     ahead: bool = True
-    """A process of its own shows the next batches to the target network, once updates are compiled; where the learner's threads leave a core."""
+    """Compute target values of the next batches in a separate process, once updates are compiled and if a core is free."""
 
     pin: Literal["auto", "on", "off"] = "auto"
-    """Whether the learner has a core to itself: auto gives it one where others hold it up, and takes it back if that does not help."""
+    """Pin the learner to its own core. auto: pin it when other processes delay it, and undo that if it does not help."""
 
     step_timeout_s: float = 60.0
-    """An actor whose env takes longer for one step is replaced."""
+    """Replace an actor whose env takes longer than this for one step."""
 
     stall_s: float = 30.0
-    """A role that shows no sign of life for so long is replaced."""
+    """Replace a process that shows no sign of life for this long."""
 
     restarts: int = 3
-    """Times within ten minutes that a role is started anew; one more ends the run."""
+    """Restarts allowed per process within ten minutes; one more ends the run."""
 
     profile: bool = False
-    """Sample where each role spends its time, into the run's folder."""
+    """Write a sampling profile of each process into the run folder."""

@@ -21,8 +21,10 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from freewheel.errors import ConfigError, FreewheelError
-from freewheel.learners import own_code
-from freewheel.report.processes import is_alive
+from freewheel.learners import kernels
+from freewheel.machine.cache import cache_folder
+from freewheel.machine.cores import cpu_flags, cpu_info
+from freewheel.machine.process import is_alive
 
 Function = Callable[..., Sequence[Tensor]]
 
@@ -88,12 +90,6 @@ def _loader(path: Path) -> Any:
     return AOTIModelPackageLoader(str(path), "model", False, 1, -1)
 
 
-def cache_folder() -> Path:
-    """Where we keep what is worth keeping between runs: XDG_CACHE_HOME, else ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "freewheel"
-
-
 def folder() -> Path:
     return cache_folder() / "packages"
 
@@ -103,7 +99,7 @@ def trace(function: Function, args: Sequence[Tensor]) -> torch.fx.GraphModule:
     own: dict[Any, Any] = {}
     if args[0].device.type == "cpu":
         own = {torch.ops.aten.addmm.default: _addmm, torch.ops.aten.tanh.default: _tanh}
-        own |= own_code.decompositions(_cpuinfo())
+        own |= kernels.decompositions(cpu_info())
     return make_fx(function, own, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
 
 
@@ -140,25 +136,12 @@ def _polynomial(x: Tensor, factors: Sequence[float]) -> Tensor:
 
 def key_of(graph: torch.fx.GraphModule, args: Sequence[Tensor]) -> str:
     """Equal for equal graphs on equal machines: whatever changes the code that comes out changes the key."""
-    parts: list[Any] = [graph.code, torch.__version__, torch.get_num_threads(), platform.machine(), cpu()]
-    parts.append(own_code.source(_cpuinfo()))
+    parts: list[Any] = [graph.code, torch.__version__, torch.get_num_threads(), platform.machine(), cpu_flags()]
+    parts.append(kernels.source(cpu_info()))
     parts += [(tuple(arg.shape), arg.stride(), str(arg.dtype), str(arg.device)) for arg in args]
     parts += [(name, value.tolist()) for name, value in sorted(vars(graph).items()) if isinstance(value, Tensor)]
     parts += [(name, value.tolist()) for name, value in graph.named_buffers()]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-
-
-def cpu() -> str:
-    """What the compiler may use: code for one CPU may not run on another."""
-    lines = _cpuinfo().splitlines()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
-
-
-def _cpuinfo() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return ""
 
 
 def _check_compiler() -> None:
@@ -177,7 +160,7 @@ def _compile(graph: torch.fx.GraphModule, args: Sequence[Tensor], path: Path) ->
     from torch._inductor import config
 
     # In this process alone: torch's own pool of compile workers outlives the compilation.
-    own = {"compile_threads": 1, "aot_inductor.custom_ops_to_c_shims": own_code.shims(_cpuinfo())}
+    own = {"compile_threads": 1, "aot_inductor.custom_ops_to_c_shims": kernels.shims(cpu_info())}
     with _room(path.parent) as temp, config.patch(own), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about itself
         exported = torch.export.export(graph, tuple(args))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from freewheel.learners.nested import Nested, leaves, moved
+from freewheel.memory.nested import Nested, leaves, moved
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,12 +18,12 @@ META_WORDS = 4
 TERMINATED, TRUNCATED = 1, 2
 # Episodes may end at any row, and each look for them costs about as much as four rows do to collect (CartPole, 8 lanes).
 LOOKS = 16
-# Columns that the actor writes beside the spaces' fields.
-EXTRA: dict[str, tuple[str, tuple[int, ...]]] = {"log_prob": ("float32", ()), "value": ("float32", ())}
+# The column of the states' values, which a policy of rollouts adds to every row.
+VALUE = "value"
 
 
 @dataclass(frozen=True)
-class Tail:
+class Bootstrap:
     """What came back for the newest action of some lanes and is in no row yet: the reward, and the value of the new state."""
 
     lanes: Array
@@ -52,12 +52,31 @@ class Collected:
     final_obs: dict[str, Array]
     obs: dict[str, Array]
     action: Array
-    log_prob: Array
+    columns: dict[str, Array]  # that the policy added, such as log_prob
     lag: Array  # [N]: rollouts since the policy that acted
 
 
-# From the number of rows that each lane has to the tails that belong to them.
-TailsOf = Callable[[Array], Tail]
+class _Seen(NamedTuple):
+    """Rows of all lanes [lanes, places]: where they lie, what is in them, and what becomes of them; `first` and `used` by lane."""
+
+    first: Array
+    numbers: Array
+    at: Array
+    exists: Array
+    flags: Array
+    step: Array
+    reward: Array
+    value: Array
+    next_value: Array
+    kept: Array
+    lost: Array
+    stale: Array
+    acted_by: Array
+    used: Array
+
+
+# From the number of rows that each lane has to the bootstraps that belong to them.
+BootstrapsOf = Callable[[Array], Bootstrap]
 
 
 class Rollout:
@@ -97,14 +116,35 @@ class Rollout:
         self._first = self._base.copy()  # of each lane, the oldest row that was not handed out
         memory = mmap.mmap(lanes.segment.core.fd, lanes.segment.num_bytes, access=mmap.ACCESS_READ)
         self._views = _views(lanes, memory)
+        spaces = ("obs", "action")
+        self._columns = [f.name for f in lanes.spec.fields if f.name.split(".")[0] not in spaces and f.name != VALUE]
 
-    def take(self, version: int, tails: Tail | TailsOf | None = None) -> Collected | None:
+    def take(self, version: int, bootstraps: Bootstrap | BootstrapsOf | None = None) -> Collected | None:
         """The next rollout, if it is complete. `version` counts the rollouts that were learned from.
 
-        `tails` are given, or looked up for the rows that each lane has.
+        `bootstraps` are given, or looked up for the rows that each lane has.
         """
         heads = self._heads()
-        tail = tails(heads) if callable(tails) else tails
+        seen = self._look(heads, version, bootstraps(heads) if callable(bootstraps) else bootstraps)
+        if self.by_episodes:
+            self.running = self._hold(seen.kept, seen.used, seen.exists & ((seen.flags != 0) | seen.lost))
+        over = int(seen.kept.sum()) - self.num_rows
+        if over < 0:
+            self.available = over + self.num_rows
+            self.due = self._due()
+            return None
+        if self.by_episodes:
+            over = 0
+        _leave(seen.kept, seen.used, seen.acted_by, over)
+        made = self._collected(seen, version)
+        self._check_intact(seen.first)
+        self._first = seen.first + seen.used
+        self.available = over
+        self.due = self._due()
+        return made
+
+    def _look(self, heads: Array, version: int, bootstrap: Bootstrap | None) -> _Seen:
+        """All rows that were not handed out, and which of them can be learned from."""
         first = self._oldest(heads)
         counts = heads - first
         places = np.arange(max(int(counts.max()), 1))
@@ -112,14 +152,14 @@ class Rollout:
         numbers = first[:, None] + places
         at = self._at(np.arange(self.lanes.num_lanes)[:, None], numbers)
         flags, step = self._views["flags"][at] * exists, self._views["step"][at]
-        reward, value = _next(self._views["reward"][at]), self._views["value"][at]
-        next_value, next_flags = _next(value), _next(flags)
+        reward, value = _next(self._views["reward"][at]), self._views[VALUE][at]
+        next_value = _next(value)
         kept = exists & (flags == 0)
         waits = kept & ~_next(exists)
-        if tail is not None:
-            has_row = counts[tail.lanes] > 0
-            of = (tail.lanes[has_row], counts[tail.lanes[has_row]] - 1)
-            reward[of], next_value[of], waits[of] = tail.reward[has_row], tail.value[has_row], False
+        if bootstrap is not None:
+            has_row = counts[bootstrap.lanes] > 0
+            of = (bootstrap.lanes[has_row], counts[bootstrap.lanes[has_row]] - 1)
+            reward[of], next_value[of], waits[of] = bootstrap.reward[has_row], bootstrap.value[has_row], False
         kept &= ~waits
         lost = kept & _next(exists) & (_next(step) == 0)
         acted_by = self._views["version"][at]
@@ -127,29 +167,28 @@ class Rollout:
         stale = kept & (version - acted_by > self.max_lag) & (not self.by_episodes)
         kept &= ~lost & ~stale
         used = np.where(waits.any(1), counts - 1, counts)
-        if self.by_episodes:
-            self.running = self._hold(kept, used, exists & ((flags != 0) | lost))
-        over = int(kept.sum()) - self.num_rows
-        if over < 0:
-            self.available = over + self.num_rows
-            self.due = self._due()
-            return None
-        if self.by_episodes:
-            over = 0
-        _leave(kept, used, acted_by, over)
-        handed = places < used[:, None]
-        self.lost, self.stale = self.lost + int((lost & handed).sum()), self.stale + int((stale & handed).sum())
-        self.overwritten += int((first - self._first).sum())
+        return _Seen(
+            first, numbers, at, exists, flags, step, reward, value, next_value, kept, lost, stale, acted_by, used
+        )
+
+    def _collected(self, seen: _Seen, version: int) -> Collected:
+        """The rows that are handed out; those that were left out are counted."""
+        kept, numbers, step, at = seen.kept, seen.numbers, seen.step, seen.at
+        handed = np.arange(kept.shape[1]) < seen.used[:, None]
+        self.lost += int((seen.lost & handed).sum())
+        self.stale += int((seen.stale & handed).sum())
+        self.overwritten += int((seen.first - self._first).sum())
+        next_flags = _next(seen.flags)
         valued_later = kept & (next_flags == TRUNCATED)
         if self.revalues:
-            valued_later |= kept & ~_next(kept) & _next(exists) & (next_flags == 0)
+            valued_later |= kept & ~_next(kept) & _next(seen.exists) & (next_flags == 0)
         lanes, where = np.nonzero(valued_later)
         final = (lanes, where)
-        made = Collected(
+        return Collected(
             kept=kept,
-            reward=reward * kept,
-            value=value * kept,
-            next_value=np.where(kept & ~valued_later, next_value, np.float32(0)),
+            reward=seen.reward * kept,
+            value=seen.value * kept,
+            next_value=np.where(kept & ~valued_later, seen.next_value, np.float32(0)),
             terminated=kept & (next_flags & TERMINATED != 0),
             goes_on=kept & _next(kept),
             follows=kept & (step > 0),
@@ -157,14 +196,9 @@ class Rollout:
             final_obs=self._obs(final[0], numbers[final] + 1, step[final] + 1),
             obs=self._obs(np.nonzero(kept)[0], numbers[kept], step[kept]),
             action=self._views["action"][at[kept]],
-            log_prob=self._views["log_prob"][at[kept]],
-            lag=version - acted_by[kept],
+            columns={name: self._views[name][at[kept]] for name in self._columns},
+            lag=version - seen.acted_by[kept],
         )
-        self._check_intact(first)
-        self._first = first + used
-        self.available = over
-        self.due = self._due()
-        return made
 
     def skip(self) -> None:
         """Leaves out all rows there are: for a learner that cannot know which of them its predecessor had."""
@@ -183,7 +217,7 @@ class Rollout:
         self.available, self.due = int(state["available"]), int(state.get("due", self.num_rows))
         self.overwritten, self.stale, self.lost = (int(state[name]) for name in ("overwritten", "stale", "lost"))
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Rows that were left out so far, by reason."""
         return {"overwritten_rows": self.overwritten, "stale_rows": self.stale, "lost_rows": self.lost}
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from freewheel.config import NetConfig
 from freewheel.errors import ConfigError
-from freewheel.nets.build import GIVEN, image_body
+from freewheel.nets.build import image_body
 from freewheel.nets.cnn import CnnBody
-from freewheel.nets.custom import Body, make_body, output_of
+from freewheel.nets.custom import Body, given_body, make_body, output_of
 from freewheel.nets.impala import ImpalaBody
 from freewheel.nets.inputs import Obs, Vector, is_image, leaves
 from freewheel.nets.layers import begin
@@ -119,12 +119,7 @@ def build_actor_critic(
     body: Body | None = None,
 ) -> ActorCritic:
     """`spans` are the outputs of each choice, where actions can be forbidden; `log_std` is for Box actions."""
-    given = body if body is not None else net.body
-    if isinstance(given, str) and given.startswith(GIVEN):
-        raise ConfigError(
-            f"this run's network was given as an object ({given.removeprefix(GIVEN)}), and a run keeps numbers, never code. "
-            "Give it again: body=... in Python. A network named by --net.body module:name is found again by itself."
-        )
+    given = given_body(body, net.body)
     space, rest = _without_mask(obs_space, num_outputs, spans)
     inputs = None
     if given == "mlp" or (given == "auto" and not is_image(space)):
@@ -134,20 +129,13 @@ def build_actor_critic(
     else:
         made = [_body(given, space, net, stack) for _ in range(1 if net.shared else 2)]
         num_features = _num_features(made[0], space, stack)
-    if normalize and inputs is None:
-        raise ConfigError(
-            "ppo.normalize_obs works on vectors (net.body=mlp); images are brought to 0..1 anyway, and a network of "
-            "yours can hold a norm itself. Leave it out."
-        )
-    norm = Normal(inputs.size) if normalize and inputs is not None else None
-    value_body = None if net.shared else made[1]
     whole = ActorCritic(
         made[0],
-        value_body,
+        None if net.shared else made[1],
         num_features,
         num_outputs,
         inputs=inputs,
-        norm=norm,
+        norm=_norm(inputs) if normalize else None,
         log_std=log_std,
         rest=rest,
         spans=spans,
@@ -157,6 +145,15 @@ def build_actor_critic(
         _orthogonal(whole.policy, 0.01)
         _orthogonal(whole.value, 1.0)
     return whole
+
+
+def _norm(inputs: Vector | None) -> Normal:
+    if inputs is None:
+        raise ConfigError(
+            "ppo.normalize_obs works on vectors (net.body=mlp); images are brought to 0..1 anyway, and a network of "
+            "yours can hold a norm itself. Leave it out."
+        )
+    return Normal(inputs.size)
 
 
 def _without_mask(space: Space, num_outputs: int, spans: Sequence[tuple[int, int]]) -> tuple[Space, str | None]:

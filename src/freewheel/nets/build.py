@@ -8,15 +8,12 @@ from torch import Tensor, nn
 from freewheel.config import NetConfig, QConfig
 from freewheel.errors import ConfigError
 from freewheel.nets.cnn import CnnBody
-from freewheel.nets.custom import Body, make_body, output_of
+from freewheel.nets.custom import Body, given_body, make_body, output_of
 from freewheel.nets.heads import FractionEmbedding, QHead
 from freewheel.nets.impala import ImpalaBody
 from freewheel.nets.inputs import Obs, is_image
 from freewheel.nets.mlp import MlpBody
 from freewheel.spec import Space
-
-# How net.body names a network that was handed over in Python.
-GIVEN = "given:"
 
 
 class QNet(nn.Module):
@@ -55,18 +52,19 @@ def build_net(
     algo: str,
     stack: int = 1,
     body: Body | None = None,
+    num_values: int | None = None,
+    has_fractions: bool = False,
 ) -> QNet:
-    """The network for these spaces and settings; `body` goes before net.body. First weights come from torch's generator."""
+    """The network for these spaces and settings; `body` goes before net.body. First weights come from torch's generator.
+
+    An action has `num_values` values, or with `has_fractions` one for each fraction that the network is asked for.
+    """
     actions = _discrete(action_space, algo)
-    given = body if body is not None else net.body
-    if isinstance(given, str) and given.startswith(GIVEN):
-        raise ConfigError(
-            f"this run's network was given as an object ({given.removeprefix(GIVEN)}), and a run keeps numbers, never code. "
-            "Give it again: body=... in Python. A network named by --net.body module:name is found again by itself."
-        )
-    made = _own_body(given, obs_space, net, stack) or make_body(given, obs_space, stack)
+    given = given_body(body, net.body)
+    made = own_body(given, obs_space, net, stack) or make_body(given, obs_space, stack)
     if net.complete:
-        return QNet(_complete(made, obs_space, actions, given, q, algo, stack), None, None, actions)
+        has_more = num_values is not None or has_fractions
+        return QNet(_complete(made, obs_space, actions, given, q, algo, has_more, stack), None, None, actions)
     shape = (
         (made.num_features,) if isinstance(made, (MlpBody, CnnBody, ImpalaBody)) else output_of(made, obs_space, stack)
     )
@@ -75,14 +73,13 @@ def build_net(
             f"the network {type(made).__name__} gives {shape} for one observation; a body gives a vector of features. "
             "End it with .flatten(1), or set net.complete=true if it gives action values."
         )
-    embedding = FractionEmbedding(shape[0], q.num_cosines) if algo == "iqn" else None
-    num_values = {"qrdqn": q.num_quantiles, "c51": q.num_atoms, "rainbow": q.num_atoms}.get(algo)
+    embedding = FractionEmbedding(shape[0], q.num_cosines) if has_fractions else None
     sigma = q.noisy_sigma if q.noisy else None
     head = QHead(shape[0], int(actions.n), num_values, dueling=q.dueling, noisy_sigma=sigma)
     return QNet(made, head, embedding, actions)
 
 
-def _own_body(given: Body, obs_space: Space, net: NetConfig, stack: int) -> nn.Module | None:
+def own_body(given: Body, obs_space: Space, net: NetConfig, stack: int) -> nn.Module | None:
     if given in ("auto", "mlp") and not (given == "auto" and is_image(obs_space)):
         return MlpBody(obs_space, net.hidden, net.activation, net.norm, net.init, stack, net.rescale)
     return image_body(given, obs_space, net, net.init, stack)
@@ -106,11 +103,18 @@ def _discrete(action_space: Space, algo: str) -> spaces.Discrete:
 
 
 def _complete(
-    made: nn.Module, obs_space: Space, actions: spaces.Discrete, given: Body, q: QConfig, algo: str, stack: int
+    made: nn.Module,
+    obs_space: Space,
+    actions: spaces.Discrete,
+    given: Body,
+    q: QConfig,
+    algo: str,
+    has_more: bool,
+    stack: int,
 ) -> nn.Module:
     if isinstance(given, str) and given in ("auto", "mlp", "cnn", "impala"):
         raise ConfigError(f"net.complete=true says that net.body is a whole network of yours, but net.body={given}.")
-    if algo != "dqn" or q.dueling or q.noisy:
+    if has_more or q.dueling or q.noisy:
         asked = [algo] + [name for name, on in (("dueling", q.dueling), ("noisy", q.noisy)) if on]
         raise ConfigError(
             f"net.complete=true: {type(made).__name__} gives action values itself, which {' with '.join(asked)} cannot use. "

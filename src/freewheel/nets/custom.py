@@ -16,6 +16,19 @@ from freewheel.nets.inputs import example
 from freewheel.spec import Space
 
 Body = str | nn.Module | Callable[..., nn.Module]
+# How net.body names a network that was handed over in Python.
+GIVEN = "given:"
+
+
+def given_body(body: Any, name: str) -> Any:
+    """The network that was handed over in Python, or else what net.body names."""
+    given = name if body is None else body
+    if isinstance(given, str) and given.startswith(GIVEN):
+        raise ConfigError(
+            f"this run's network was given as an object ({given.removeprefix(GIVEN)}), and a run keeps numbers, never code. "
+            "Give it again: body=... in Python. A network named by --net.body module:name is found again by itself."
+        )
+    return given
 
 
 def make_body(body: Body, obs_space: Space, stack: int) -> nn.Module:

@@ -45,10 +45,10 @@ class Flat:
         return self.param_views(params) | self.buffer_views(buffers)
 
     def param_views(self, params: Tensor) -> dict[str, Tensor]:
-        return _views(params, self.param_shapes)
+        return views_of(params, self.param_shapes)
 
     def buffer_views(self, buffers: Tensor) -> dict[str, Tensor]:
-        return _views(buffers, self.buffer_shapes)
+        return views_of(buffers, self.buffer_shapes)
 
     def bind(self, net: nn.Module, vector: Tensor) -> nn.Module:
         """Makes the network's own tensors views of the vector: whoever writes the vector changes the network."""
@@ -74,7 +74,8 @@ def _travels(name: str, tensor: Tensor) -> bool:
     return tensor.is_floating_point() or name.endswith("num_batches_tracked")
 
 
-def _views(vector: Tensor, shapes: dict[str, torch.Size]) -> dict[str, Tensor]:
+def views_of(vector: Tensor, shapes: dict[str, torch.Size]) -> dict[str, Tensor]:
+    """Parts of a vector by name, one after the other, over its memory."""
     if not shapes:
         return {}
     parts = torch.split(vector, [math.prod(shape) for shape in shapes.values()])

@@ -62,6 +62,11 @@ class FractionEmbedding(nn.Module):
         return features.unsqueeze(1) * of_taus
 
 
+def midpoints(count: int, device: torch.device | None = None) -> Tensor:
+    """The middles of `count` equal parts of 0..1."""
+    return (torch.arange(count, device=device, dtype=torch.float32) + 0.5) / count
+
+
 def _linear(num_inputs: int, num_outputs: int, sigma: float | None, first_noise: int) -> nn.Linear | NoisyLinear:
     if sigma is None:
         return nn.Linear(num_inputs, num_outputs)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -170,13 +169,6 @@ def any_observations(space: Space, stack: int, batch: int) -> dict[str, Tensor]:
             tensor = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
         fields[f"obs.{name}" if name else "obs"] = tensor
     return fields
-
-
-def as_tensors(fields: Mapping[str, np.ndarray[Any, Any]]) -> Obs:
-    """Fields of the row spec as a network takes them: one tensor, or a dict of the parts of a nested space."""
-    if "obs" in fields:
-        return torch.from_numpy(fields["obs"])
-    return {name.removeprefix("obs."): torch.from_numpy(rows) for name, rows in fields.items()}
 
 
 def _example(space: Space, stack: int, batch: int) -> Tensor:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from freewheel.report.doubts import doubts
 from freewheel.report.phases import ACTOR, LEARNER, SUPERVISOR, USEFUL
 from freewheel.report.role_time import RoleTime, clean, merge
 from freewheel.report.verdict import Side, judge
+from freewheel.report.warnings import doubts
 
 __all__ = ["Account", "RoleAccount", "RoleTime", "account", "scalars", "table"]
 

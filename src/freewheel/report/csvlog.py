@@ -45,21 +45,26 @@ class MetricsCsv:
 
 
 class EpisodesCsv:
-    """Finished episodes, one row each."""
+    """Finished episodes, one row each; with several policies, each with the name of the one that played it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, has_policies: bool = False) -> None:
         self.name = path.name
-        self._table = _Table(path, EPISODE_COLUMNS)
+        self._has_policies = has_policies
+        self._table = _Table(path, [*EPISODE_COLUMNS, "policy"] if has_policies else EPISODE_COLUMNS)
 
     def open(self) -> None:
         self._table.open()
 
     def write(self, records: Sequence[Record]) -> None:
         rows = [record.row for record in records if isinstance(record.row, Episode)]
-        self._table.append([[row.step, row.lane, row.ret, row.length, round(row.seconds, 3)] for row in rows])
+        self._table.append([self._cells(row) for row in rows])
 
     def close(self) -> None:
         self._table.close()
+
+    def _cells(self, row: Episode) -> list[object]:
+        cells: list[object] = [row.step, row.lane, row.ret, row.length, round(row.seconds, 3)]
+        return [*cells, row.policy] if self._has_policies else cells
 
 
 class _Table:

@@ -36,6 +36,7 @@ class Episode:
     length: int
     step: int = 0
     seconds: float = 0.0
+    policy: str = ""  # who played it, where there are several
 
 
 class Window:

@@ -50,6 +50,11 @@ COUNTERS = (
 GAUGES = ("epsilon", "policy_lag", "sample_age", "version")
 
 
-def new_ledger(num_roles: int) -> Ledger:
+def epsilon_of(policy: int) -> str:
+    """The gauge of a policy's epsilon."""
+    return f"epsilon.{policy}" if policy else "epsilon"
+
+
+def new_ledger(num_roles: int, num_policies: int = 1) -> Ledger:
     """A ledger with one page per role, all names known."""
-    return Ledger(num_roles, PHASES, COUNTERS, GAUGES)
+    return Ledger(num_roles, PHASES, COUNTERS, (*GAUGES, *(epsilon_of(i) for i in range(1, num_policies))))

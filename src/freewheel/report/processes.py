@@ -88,16 +88,3 @@ class Processes:
     def _forget(self, role: str) -> None:
         self._seen.pop(role, None)
         self._last.pop(role, None)
-
-
-def is_alive(pid: int) -> bool:
-    """A process that ended but was not waited for is not."""
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    except (OSError, IndexError):  # no /proc, or gone meanwhile
-        return not Path("/proc/self").exists()

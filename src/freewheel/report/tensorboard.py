@@ -15,6 +15,8 @@ from freewheel.report.sink import Record
 class TensorBoardLog:
     """Scalars under their own names, episodes as episode/return and episode/length, the settings as text.
 
+    With several policies the names of an episode begin with that of the policy: red/episode/return.
+
     A resumed run gives the step it goes on from: TensorBoard then hides what an earlier process wrote beyond it.
     """
 
@@ -37,8 +39,9 @@ class TensorBoardLog:
         for record in records:
             row, time_s = record.row, record.time_s
             if isinstance(row, Episode):
-                self._writer.add_scalar("episode/return", row.ret, row.step, walltime=time_s)
-                self._writer.add_scalar("episode/length", row.length, row.step, walltime=time_s)
+                prefix = f"{row.policy}/" if row.policy else ""
+                self._writer.add_scalar(f"{prefix}episode/return", row.ret, row.step, walltime=time_s)
+                self._writer.add_scalar(f"{prefix}episode/length", row.length, row.step, walltime=time_s)
                 continue
             for name, value in row.values.items():
                 self._writer.add_scalar(name, value, row.step, walltime=time_s)

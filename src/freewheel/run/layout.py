@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from freewheel.config import Config
+from freewheel.config import Config, find_algo
 
 # CartPole on two cores: with 32 lanes each two actors of ppo gave 7-19 % more rows than one, with 4 each as many.
 LANES_WORTH_AN_ACTOR = 16
@@ -29,7 +29,9 @@ class Layout:
 def choose(config: Config, cores: int) -> Layout:
     """The layout of these settings on so many cores."""
     lanes, threads = config.world.lanes, config.learner.threads or 1
-    if config.runtime == "sequential" or (config.runtime == "auto" and (cores < 2 or config.algo == "ppo")):
+    if config.runtime == "sequential" or (
+        config.runtime == "auto" and (cores < 2 or find_algo(config.algo).is_lockstep)
+    ):
         return Layout("sequential", 1, (lanes,), 1, {"actor": threads, "learner": threads}, _why_sequential(config))
     is_pool = config.world.kind == "pool"  # whose workers keep the cores busy: one actor serves them all
     own = config.local.actors or (1 if is_pool else max(1, cores - (0 if _rests(config, cores) else 1)))
@@ -46,7 +48,7 @@ def choose(config: Config, cores: int) -> Layout:
 
 def _rests(config: Config, cores: int) -> bool:
     """Whether the learner sleeps while actors act, and they have lanes enough for one more of them to pay."""
-    return config.algo == "ppo" and config.world.lanes >= LANES_WORTH_AN_ACTOR * cores
+    return find_algo(config.algo).is_lockstep and config.world.lanes >= LANES_WORTH_AN_ACTOR * cores
 
 
 def split(lanes: int, actors: int) -> tuple[int, ...]:
@@ -58,8 +60,8 @@ def split(lanes: int, actors: int) -> tuple[int, ...]:
 def _why_sequential(config: Config) -> str:
     if config.runtime == "sequential":
         return "runtime=sequential was asked for; one process acts and learns in turn."
-    if config.algo == "ppo":
-        return "algo=ppo learns from what its own policy just did; one process acts and learns in turn."
+    if find_algo(config.algo).is_lockstep:
+        return f"algo={config.algo} learns from what its own policy just did; one process acts and learns in turn."
     return "There is 1 core, on which processes could only take turns; one process acts and learns in turn."
 
 

@@ -10,23 +10,25 @@ import time
 from collections import deque
 from multiprocessing.process import BaseProcess
 
+from freewheel.machine.main_module import without_main
 from freewheel.report.ledger import Snapshot
 from freewheel.report.processes import ProcessUsage
 from freewheel.run import entry
 from freewheel.run.channel import Channel, Message, pair
-from freewheel.run.job import Job
-from freewheel.run.leaving import without_main
-from freewheel.run.role import Trouble, name_of
+from freewheel.run.entry import Trouble
+from freewheel.run.plan import Plan
 
 STACK_S = 0.2
 
 
 class Member:
-    """A role and its lives. `page` is its place in the ledger, None for one that keeps none."""
+    """A role and its lives. `policy` is the one that it works for, None for an actor, who plays them all. `page` is its place in
+    the ledger, None for one that keeps none.
+    """
 
-    def __init__(self, kind: str, index: int, page: int | None) -> None:
-        self.kind, self.index, self.page = kind, index, page
-        self.name = name_of(kind, index)
+    def __init__(self, plan: Plan, kind: str, policy: int | None, index: int, page: int | None) -> None:
+        self.plan, self.kind, self.policy, self.index, self.page = plan, kind, policy, index, page
+        self.name = plan.role_name(kind, policy or 0, index)
         self.life = -1
         self.process: BaseProcess | None = None
         self.channel: Channel | None = None
@@ -50,15 +52,16 @@ class Member:
         assert self.process is not None
         return self.process.pid or 0
 
-    def start(self, job: Job) -> None:
+    def start(self) -> None:
         self.life += 1
         ours, theirs = pair()
         context = multiprocessing.get_context("forkserver")
         name = f"freewheel-{self.name}"
         started_s = time.monotonic()  # asking for a process is part of its life
-        process = context.Process(target=entry.main, args=(self.kind, self.index, self.life, job, theirs), name=name)
+        given = (self.kind, self.policy or 0, self.index, self.life, self.plan, theirs)
+        process = context.Process(target=entry.main, args=given, name=name)
         try:
-            with without_main(job.env, job.body, job.loss), theirs:
+            with without_main(*self.plan.given()), theirs:
                 process.start()
         except BaseException:
             ours.close()
@@ -156,3 +159,12 @@ def _is_stopped(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] in ("T", "t")
     except OSError:
         return False
+
+
+def how_ended(code: int) -> str:
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"exit code {code}"

@@ -1,61 +1,193 @@
-"""The sequential runtime: actor and learner in turn, in one process. Repeatable bit for bit."""
+"""The sequential runtime: actor and learners in turn, in one process. Repeatable bit for bit."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
-from freewheel.actors.infer import Infer
+import torch
+
+from freewheel.errors import CheckpointError
+from freewheel.machine.fault_points import arm
+from freewheel.report.account import Account, RoleTime, account, scalars
+from freewheel.report.phases import PHASES
+from freewheel.report.usage import Usage, infer_ms
 from freewheel.run import state
-from freewheel.run.checkpoint import Checkpoint
-from freewheel.run.in_turn import InTurn
-from freewheel.run.parts import Parts
+from freewheel.run.build import build_actor, build_learner
+from freewheel.run.plan import SUPERVISOR, Plan
+from freewheel.run.reporter import Reporter
+from freewheel.store.checkpoint import Checkpoint
+from freewheel.store.load import Trained
+from freewheel.worlds.pool import PoolWorld
+from freewheel.worlds.world import World
+
+START, CHECKPOINT, REPORT, STOP = (PHASES.index(name) for name in ("start", "checkpoint", "report", "stop"))
 
 
-class Sequential(InTurn[Parts]):
-    """Turns of the actor, after each of them the updates that are due; logs, checkpoints and callbacks in between."""
+class Sequential:
+    """Turns of the actor, after each of them all lessons that are due; logs, checkpoints and callbacks in between."""
 
-    def go_on(self, checkpoint: Checkpoint) -> str | None:
+    def __init__(self, plan: Plan, world: World) -> None:
+        self.plan, self.config = plan, plan.config
+        self._page = plan.ledger.page(SUPERVISOR)
+        torch.set_num_threads(max(policy.form.threads for policy in plan.policies))
+        self.learners = [build_learner(plan, policy, self._page) for policy in plan.policies]
+        self.actor = build_actor(plan, world, self.learners, self._page)
+        for learner in self.learners:
+            if learner.config.learner.compile == "on":
+                learner.update.compile(*learner.memory.example())
+            learner.begin(is_again=False)
+        self._account: Account | None = None
+        self._usage = Usage()
+
+    def close(self) -> None:
+        for learner in self.learners:
+            learner.close()
+        self.actor.world.close()
+
+    def attach(self, reporter: Reporter) -> None:
+        """Tells what it does to the reporter; the run begins now."""
+        self._reporter, self.moment = reporter, reporter.moment
+        self._started, self._cpu_before_s = time.monotonic(), time.process_time()
+        self._began = self._started - self.moment.seconds
+        self._page.start(START)
+        self._saved_at = self.moment.step
+
+    def resume(self, checkpoint: Checkpoint) -> str | None:
         """Puts a checkpoint back; the value says what could not go on exactly."""
-        return state.restore(self.parts, checkpoint)
+        return state.restore(self.plan, self.learners, self.actor, checkpoint)
+
+    def run(self) -> None:
+        """Until all steps are taken or somebody stops it; ends with a checkpoint."""
+        every, moment = self.config.checkpoint.every_steps, self.moment
+        arm("sequential", 0)
+        try:
+            while moment.step < self.config.steps and not moment.is_stopping:
+                self._turn()
+                if every and moment.step // every > self._saved_at // every:
+                    self.save()
+        except Exception:
+            if moment.step > self._saved_at:
+                self.save()  # what was learned is kept, whatever went wrong
+            raise
+        if moment.step > self._saved_at:
+            self._write()
+        self._add_up()
+
+    def save(self) -> None:
+        """A checkpoint that cannot be written is told and the run goes on: what was saved before is still there."""
+        try:
+            self._write()
+        except CheckpointError as error:
+            self._reporter.note(f"CheckpointError: {error}")
+
+    def account(self) -> Account | None:
+        return self._account
 
     def ratio(self) -> float:
-        """Samples drawn per step taken since the warm-up."""
-        return self.parts.learner.ratio.achieved(self.moment.step, self.parts.learner.updates)
+        """Of the first policy: rows learned from per step."""
+        return float(self.learners[0].pace.achieved())
 
-    def ratio_target(self) -> float:
-        return self.config.learner.ratio
+    def standings(self) -> list[tuple[float, float | None]]:
+        """Ratio and mean return of each policy."""
+        groups = zip(self.learners, self.actor.groups, strict=True)
+        return [(float(learner.pace.achieved()), group.episodes.return_mean) for learner, group in groups]
 
-    def infer(self) -> Infer:
-        """The policy as it is."""
-        return self.parts.actor.infer
+    def trained(self) -> list[Trained]:
+        """The policies as they are."""
+        return [Trained(one.algo, one.update.passes.eval_net, one.config) for one in self.learners]
 
-    def set_epsilon(self, epsilon: float | None) -> None:
-        self.parts.actor.explorer.override = epsilon
-
-    def _write_state(self) -> Path:
-        moment = self.moment
-        return state.write(self._checkpoints, self.parts, self.config, moment.step, moment.seconds)
+    def metrics(self) -> dict[str, float]:
+        """Of the newest updates."""
+        pairs = zip(self.plan.policies, self.learners, strict=True)
+        return {f"{policy.prefix}{name}": value for policy, one in pairs for name, value in one.metrics().items()}
 
     def _turn(self) -> None:
-        actor, learner, moment = self.parts.actor, self.parts.learner, self.moment
-        begun = time.perf_counter()
-        steps, finished = actor.turn(moment.step, learner.updates, moment.seconds)
-        self._acted(steps, finished, actor.episodes.return_mean, begun)
-        # All that is due, even when the run is stopping: a resumed one then goes on as if it had not.
-        while learner.due(moment.step) > 0:
-            begun = time.perf_counter()
-            learner.call(moment.step)
-            if doubt := learner.take_doubt():
-                self._progress.note(f"warning: {doubt}.")
-            for note in learner.take_notes():
-                self._progress.note(note)
-            self._learned(learner.updates, begun)
-        self._log()
-        if self._progress.is_due(moment.step):
-            loss = learner.last.loss.mean().item() if learner.last else None
-            self._progress.update(moment.step, moment.return_mean, loss, float(actor.epsilon.mean()), self.ratio())
+        """Answers are given before it ends: between turns nobody waits for anybody, and a checkpoint can be saved."""
+        while True:
+            self._act()
+            # All that is due, even when the run is stopping: a resumed one then goes on as if it had not.
+            for learner in self.learners:
+                self._learn(learner)
+            if not self.actor.owes:
+                break
+        self._tell()
 
-    def _figures(self) -> dict[str, float]:
-        figures = self._common_figures(self.moment.updates * self.config.learner.batch_size)
-        return {**figures, "train/epsilon": float(self.parts.actor.epsilon.mean())}
+    def _act(self) -> None:
+        moment, begun, is_new = self.moment, time.perf_counter(), not self.actor.owes
+        self.actor.seconds = moment.seconds
+        self.actor.turn()
+        self._page.enter(REPORT)
+        self._usage.spend("actor", time.perf_counter() - begun)
+        moment.step = self.plan.counts.steps
+        moment.seconds = time.monotonic() - self._began
+        moment.return_mean = self.actor.groups[0].episodes.return_mean
+        for index, episode in self.actor.take_finished():
+            self._reporter.episode(episode, self.plan.policies[index].name)
+        if is_new:
+            self._reporter.call("on_step")
+
+    def _learn(self, learner: Any) -> None:
+        begun = time.perf_counter()
+        while learner.turn():
+            self._page.enter(REPORT)
+            self._usage.spend("learner", time.perf_counter() - begun)
+            if warning := learner.take_warning():
+                self._reporter.note(f"warning: {warning}.")
+            for note in learner.take_notes():
+                self._reporter.note(note)
+            self.moment.updates = self.plan.counts.updates
+            self._reporter.call("on_update")
+            begun = time.perf_counter()
+
+    def _tell(self) -> None:
+        moment, progress = self.moment, self._reporter.progress
+        if self._reporter.is_due():
+            if isinstance(self.actor.world, PoolWorld):
+                for note in self.actor.world.take_notes():
+                    self._reporter.note(note)
+            self._reporter.log(self._metrics())
+        if progress.is_due(moment.step):
+            last = self.learners[0].last
+            loss = last.loss.mean().item() if last else None
+            epsilon = self.actor.groups[0].policy.epsilon
+            progress.update(moment.step, moment.return_mean, loss, epsilon, self.ratio())
+
+    def _metrics(self) -> dict[str, float]:
+        moment = self.moment
+        samples = sum(one.updates * one.algo.batch_rows for one in self.learners)
+        found = {
+            "train/updates": float(moment.updates),
+            "train/seconds": moment.seconds,
+            **self._usage.figures({"steps": moment.step, "updates": moment.updates, "samples": samples}),
+            **infer_ms([self.plan.ledger.snapshot(SUPERVISOR)]),
+        }
+        if isinstance(self.actor.world, PoolWorld):
+            found["train/cut_episodes"] = float(self.actor.world.num_truncated)
+        for policy, learner, group in zip(self.plan.policies, self.learners, self.actor.groups, strict=True):
+            own: dict[str, float | None] = {
+                "train/ratio": learner.pace.achieved(),
+                "train/epsilon": group.policy.epsilon,
+                "train/return_mean": group.episodes.return_mean,
+                **{f"dial/{name}": value for name, value in policy.dials.state().items()},
+                **{f"learner/{name}": value for name, value in learner.metrics().items()},
+            }
+            found |= {f"{policy.prefix}{name}": value for name, value in own.items() if value is not None}
+        return found
+
+    def _write(self) -> None:
+        moment = self.moment
+        self._page.enter(CHECKPOINT)
+        self._saved_at = moment.step
+        path: Path = state.write(self.plan, self.learners, self.actor, moment.step, moment.seconds)
+        self._reporter.call("on_checkpoint", path)
+
+    def _add_up(self) -> None:
+        self._page.enter(STOP)
+        wall_s = time.monotonic() - self._started
+        cpu_s = time.process_time() - self._cpu_before_s
+        spent = RoleTime.of("sequential", "sequential", self.plan.ledger.snapshot(SUPERVISOR), wall_s, cpu_s=cpu_s)
+        target = self.learners[0].pace.target
+        self._account = account([spent], ratio_target=target, ratio=self.ratio(), is_free=False)
+        self._reporter.log(scalars(self._account))

@@ -2,145 +2,214 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from freewheel.actors.loop import Actor
-from freewheel.config import Config, to_dict
+from freewheel.actors.actor import Actor, GroupActor
+from freewheel.config import to_dict
+from freewheel.config.check import value_of
 from freewheel.errors import CheckpointError
-from freewheel.learners.loop import Learner
-from freewheel.run.checkpoint import Checkpoint, save
-from freewheel.run.parts import Parts
-from freewheel.spec import Space, describe
+from freewheel.learners.learner import Learner
+from freewheel.run.plan import Plan, PolicyPlan
+from freewheel.spec import describe
+from freewheel.store.checkpoint import Checkpoint, WriteFile, load_newest, save
+from freewheel.store.load import find_folder, part_of_name, restore_weights, under
+from freewheel.worlds.world import World
 
-REPLAY_FILE = "replay.bin"
 
-
-def write(folder: Path, parts: Parts, config: Config, steps: int, seconds: float) -> Path:
+def write(plan: Plan, learners: Sequence[Learner], actor: Actor, steps: int, seconds: float) -> Path:
     """Saves a checkpoint between two turns."""
-    tensors, state = gather(parts, config, steps, seconds)
-    files = {REPLAY_FILE: parts.lanes.save} if config.checkpoint.replay else {}
-    return save(folder, steps, tensors, state, files, keep=config.checkpoint.keep)
+    tensors, state = gather(plan, learners, actor, steps, seconds)
+    files: dict[str, WriteFile] = {}
+    for policy, learner in zip(plan.policies, learners, strict=True):
+        if learner.memory.is_always_saved or policy.config.checkpoint.replay:
+            files[file_of(policy, learner)] = policy.lanes.save
+    return save(plan.checkpoints, steps, tensors, state, files, keep=plan.config.checkpoint.keep)
 
 
-def gather(parts: Parts, config: Config, steps: int, seconds: float) -> tuple[dict[str, Any], dict[str, Any]]:
-    actor, learner = parts.actor, parts.learner
-    tensors, state = gather_learner(learner, config, parts.world.obs_space, parts.world.action_space)
-    tensors["random.noise"] = actor.infer.noise.get_state()
-    tensors["random.taus"] = actor.infer.taus.drawn
-    tensors["explore.drawn"], tensors["explore.held"] = actor.explorer.chance.drawn, actor.explorer.held
-    world = parts.world.state()
-    tensors |= {f"world.{name}": rows for name, rows in (world or {}).items()}
-    if actor.history is not None:
-        tensors |= {f"history.{name}": rows for name, rows in actor.history.state().items()}
-    state |= {
-        "steps": steps,
-        "seconds": seconds,
-        "from_step": learner.ratio.from_step,
-        "from_updates": learner.ratio.from_updates,
-        "epsilon_override": actor.explorer.override,
-        "replay": parts.replay.state(),
-        "episodes": actor.episodes.state(),
-    }
-    return tensors, state
+def file_of(policy: PolicyPlan, learner: Learner) -> str:
+    """The name of the file with a policy's rows."""
+    return f"{policy.name}-{learner.memory.file}" if policy.name else str(learner.memory.file)
 
 
-def gather_learner(
-    learner: Learner, config: Config, obs_space: Space, action_space: Space
+def gather(
+    plan: Plan, learners: Sequence[Learner], actor: Actor, steps: int, seconds: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
+    tensors: dict[str, Any] = {f"world.{name}": rows for name, rows in (actor.world.state() or {}).items()}
+    state: dict[str, Any] = {"steps": steps, "seconds": seconds}
+    for policy, learner, group in zip(plan.policies, learners, actor.groups, strict=True):
+        learner.pace.before_save(learner.memory)
+        own, found = gather_learner(policy, learner)
+        own |= group.policy.state()
+        if group.history is not None:
+            own |= {f"history.{name}": rows for name, rows in group.history.state().items()}
+        found |= {**learner.memory.state(), "episodes": group.episodes.state()}
+        if policy.name:
+            found["own_steps"] = group.counts.steps
+        put(policy, own, found, tensors, state)
+    state.setdefault("updates", sum(learner.updates for learner in learners))
+    return tensors, state
+
+
+def put(
+    policy: PolicyPlan, own: Mapping[str, Any], found: Mapping[str, Any], tensors: dict[str, Any], state: dict[str, Any]
+) -> None:
+    """A policy's part of a checkpoint: under its name, or without one where it is the only one."""
+    tensors |= {f"{policy.prefix}{name}": tensor for name, tensor in own.items()}
+    if policy.name:
+        state.setdefault("policies", {})[policy.name] = dict(found)
+    else:
+        state |= found
+
+
+def part_of(checkpoint: Checkpoint, policy: PolicyPlan) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """What `put` was given."""
+    return part_of_name(checkpoint, policy.name)
+
+
+@dataclass(frozen=True)
+class _Joined(Checkpoint):
+    """Several checkpoints as one: files lie where they were."""
+
+    paths: Mapping[str, Path] = field(default_factory=dict)
+
+    def path_of(self, name: str) -> Path:
+        return self.paths[name]
+
+
+def newest_folder(plan: Plan, policy: PolicyPlan) -> Path:
+    """Where the newest checkpoint with a policy lies: of all policies together, or of its own."""
+    return find_folder(plan.checkpoints, policy.name)
+
+
+def load_run(checkpoints: Path, policies: Sequence[str] = ()) -> Checkpoint:
+    """The newest state of a run: one checkpoint, or the newest of each policy that was saved by itself, as one."""
+    folders = {name: find_folder(checkpoints, name) for name in policies}
+    if all(folder == checkpoints for folder in folders.values()):
+        return load_newest(checkpoints)
+    parts = {name: load_newest(folder) for name, folder in folders.items()}
+    found = {name: part_of_name(part, name) for name, part in parts.items()}
+    newest = max(parts.values(), key=lambda part: part.step)
+    states = {name: state for name, (_, state) in found.items()}
+    merged = {
+        "policies": states,
+        "steps": sum(int(own["own_steps"]) for own in states.values()),
+        "updates": sum(int(own["updates"]) for own in states.values()),
+        "seconds": max(float(part.state["seconds"]) for part in parts.values()),
+    }
+    tensors = {f"{name}/{key}": tensor for name, (own, _) in found.items() for key, tensor in own.items()}
+    files: dict[str, Path] = {}
+    for name, part in parts.items():
+        is_own = "policies" not in part.state
+        files |= {f"{name}-{file}" if is_own else file: part.path_of(file) for file in part.files}
+    warnings = tuple(dict.fromkeys(warning for part in parts.values() for warning in part.warnings))
+    return _Joined(newest.path, newest.step, tensors, merged, tuple(files), newest.version, warnings, files)
+
+
+def gather_learner(policy: PolicyPlan, learner: Learner) -> tuple[dict[str, Any], dict[str, Any]]:
     """The part that every runtime has: weights, target, optimiser, and what they were made for."""
-    tensors: dict[str, Any] = dict(learner.step.tensors())
-    tensors["random.learner"] = learner.generator.get_state()
+    tensors: dict[str, Any] = dict(learner.tensors())
+    tensors["random.learner"] = learner.memory.generator.get_state()
     state = {
-        "config": to_dict(config),
-        "obs_space": describe(obs_space),
-        "action_space": describe(action_space),
-        "loss": learner.step.algo.custom_loss,
-        "updates": learner.updates,
+        "config": to_dict(policy.config),
+        "obs_space": describe(policy.spaces.obs),
+        "action_space": describe(policy.spaces.action),
+        "loss": learner.algo.custom_loss,
+        "dials": policy.dials.state(),
+        **learner.state(),
     }
     return tensors, state
 
 
-def restore_learner(learner: Learner, checkpoint: Checkpoint) -> None:
-    """Puts weights, target, optimiser and chance back."""
+def restore_learner(policy: PolicyPlan, learner: Learner, checkpoint: Checkpoint) -> None:
+    """Puts weights, target, optimiser, statistics and chance back."""
+    tensors, state = part_of(checkpoint, policy)
     try:
-        restore_weights(learner.step.tensors(), checkpoint.tensors, checkpoint.path)
-        learner.step.num_updates = int(checkpoint.state["updates"])
-        learner.generator.set_state(checkpoint.tensors["random.learner"])
+        restore_weights(learner.tensors(), tensors, checkpoint.path)
+        learner.set_state(state)
+        learner.memory.generator.set_state(tensors["random.learner"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"checkpoint {checkpoint.path} does not fit this run: {error!r}.") from error
 
 
-def restore(parts: Parts, checkpoint: Checkpoint) -> str | None:
+def restore_counts(plan: Plan, checkpoint: Checkpoint) -> None:
+    """Steps, updates and dials from where a saved run was."""
+    plan.resumed_at = int(checkpoint.state["steps"])
+    for policy in plan.policies:
+        _, state = part_of(checkpoint, policy)
+        counts = plan.counts.of(policy.index)
+        counts.add_steps(int(state.get("own_steps", checkpoint.state["steps"])))
+        counts.add_updates(int(state.get("all_updates", state["updates"])))
+        policy.dials.set_state(_dials_of(policy, state))
+
+
+def _dials_of(policy: PolicyPlan, state: Mapping[str, Any]) -> dict[str, float]:
+    """The dials as they were saved. An explore.override that is given on resume goes before the dial of the earlier life, and holds
+    when the run is resumed again.
+    """
+    found = dict(state.get("dials", {}))
+    if state.get("epsilon_override") is not None:  # of version 0.1
+        found["epsilon"] = float(state["epsilon_override"])
+    now, before = (
+        value_of(policy.config, "explore.override"),
+        state["config"].get("explore", {}).get("override"),
+    )
+    if now is not None and now != before:
+        found.pop("epsilon", None)
+    elif now is None and before is not None:
+        found.setdefault("epsilon", float(before))
+    return found
+
+
+def restore(plan: Plan, learners: Sequence[Learner], actor: Actor, checkpoint: Checkpoint) -> str | None:
     """Puts a checkpoint back; the value says what could not go on exactly, None if everything does."""
-    state, tensors = checkpoint.state, checkpoint.tensors
-    learner, actor = parts.learner, parts.actor
+    notes: list[str] = []
     try:
-        restore_learner(learner, checkpoint)
-        learner.ratio.from_step, learner.ratio.from_updates = int(state["from_step"]), int(state["from_updates"])
-        actor.infer.noise.set_state(tensors["random.noise"])
-        notes = _restore_chance(actor, tensors)
-        actor.explorer.held[...] = tensors["explore.held"].numpy()
-        if actor.explorer.config.override is None:
-            actor.explorer.override = state["epsilon_override"]
-        parts.replay.set_state(state["replay"])
-        actor.episodes.set_state(state["episodes"])
-        return "; ".join(notes + _restore_lanes(parts, checkpoint)) or None
+        restore_counts(plan, checkpoint)
+        saved = {name: tensor.numpy() for name, tensor in under("world.", checkpoint.tensors).items()}
+        exact = np.array(actor.world.set_state(saved or None), np.int64)
+        notes += _lost_lanes(actor.world, exact)
+        first = 0
+        for policy, learner, group in zip(plan.policies, learners, actor.groups, strict=True):
+            own = exact[(exact >= first) & (exact < first + group.group.num_lanes)] - first
+            first += group.group.num_lanes
+            restore_learner(policy, learner, checkpoint)
+            notes += _restore_group(policy, learner, group, own, checkpoint)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"checkpoint {checkpoint.path} does not fit this run: {error!r}.") from error
+    return "; ".join(dict.fromkeys(notes)) or None
 
 
-def restore_weights(own: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Copies saved tensors into the run's own, all of which must be there in the same shape."""
-    for name, tensor in own.items():
-        found = saved.get(name)
-        if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
-            have = "is missing" if found is None else f"is {found.dtype} {tuple(found.shape)}"
-            raise CheckpointError(
-                f"checkpoint {path}: {name} {have}; this run's network needs {tensor.dtype} {tuple(tensor.shape)}. "
-                "It was saved with other settings or another env."
-            )
-    for name, tensor in own.items():
-        tensor.copy_(saved[name])
-
-
-def _restore_chance(actor: Actor, tensors: Mapping[str, torch.Tensor]) -> list[str]:
-    """Where each lane was in its own stream of chance; checkpoints of earlier versions had one for all lanes."""
-    if "explore.drawn" not in tensors:
-        return ["what lanes try is drawn anew: the checkpoint is of a version that drew for all of them together"]
-    actor.infer.taus.go_to(tensors["random.taus"].numpy())
-    actor.explorer.chance.go_to(tensors["explore.drawn"].numpy())
-    return []
-
-
-def _restore_lanes(parts: Parts, checkpoint: Checkpoint) -> list[str]:
-    """World, replay and the writer that joins them. Lanes whose env cannot be brought back begin a new episode."""
-    actor = parts.actor
-    if actor.history is not None:
-        actor.history.set_state({name: tensor.numpy() for name, tensor in under("history.", checkpoint).items()})
-    world_state = {name: tensor.numpy() for name, tensor in under("world.", checkpoint).items()}
-    exact = parts.world.set_state(world_state or None)
-    has_replay = REPLAY_FILE in checkpoint.files
-    if has_replay:
-        parts.lanes.restore(checkpoint.path_of(REPLAY_FILE))
-    actor.writer = parts.lanes.writer(go_on=exact if has_replay else ())
-    lost = parts.world.num_lanes - len(exact)
-    actor.episodes.forget_running(np.setdiff1d(np.arange(parts.world.num_lanes), exact))
-    notes = []
-    if lost:
-        notes.append(
-            f"{lost} of {parts.world.num_lanes} lanes begin a new episode: their env could not be brought back"
-        )
-    if not has_replay:
-        parts.learner.warm_up_again(int(checkpoint.state["steps"]))
-        notes.append("the replay was not saved and is collected anew (checkpoint.replay saves it)")
+def _restore_group(
+    policy: PolicyPlan, learner: Learner, group: GroupActor, exact: Any, checkpoint: Checkpoint
+) -> list[str]:
+    """A policy's rows and the writer that goes on with them. Lanes whose env cannot be brought back begin a new episode."""
+    tensors, state = part_of(checkpoint, policy)
+    notes = group.policy.set_state(tensors)
+    if group.history is not None:
+        group.history.set_state({name: tensor.numpy() for name, tensor in under("history.", tensors).items()})
+    group.episodes.set_state(state["episodes"])
+    group.episodes.forget_running(np.setdiff1d(np.arange(group.group.num_lanes), exact))
+    name = file_of(policy, learner)
+    has_rows = name in checkpoint.files
+    if has_rows:
+        policy.lanes.restore(checkpoint.path_of(name))
+        learner.memory.set_state(state)
+    elif "replay" in state:
+        learner.memory.set_state(state)
+    group.writer = policy.lanes.writer(go_on=exact if has_rows else ())
+    notes += learner.pace.resume(state, learner.memory if has_rows else None)
+    notes += learner.memory.lost_on_resume()
     return notes
 
 
-def under(prefix: str, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
-    """The tensors whose names begin so, by the rest of their names."""
-    return {name.removeprefix(prefix): tensor for name, tensor in checkpoint.tensors.items() if name.startswith(prefix)}
+def _lost_lanes(world: World, exact: Any) -> list[str]:
+    lanes = sum(group.num_lanes for group in world.groups)
+    if len(exact) == lanes:
+        return []
+    return [f"{lanes - len(exact)} of {lanes} lanes begin a new episode: their env could not be brought back"]

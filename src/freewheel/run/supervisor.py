@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from freewheel.errors import FreewheelError, RoleLost
-from freewheel.learners.ratio import STOP
+from freewheel.machine.fault_points import reach
+from freewheel.machine.guard import Guard
+from freewheel.machine.pinning import OwnCore, Pin
+from freewheel.machine.process import start_forkserver
 from freewheel.report.account import RoleTime
 from freewheel.report.phases import PHASES
 from freewheel.report.processes import Processes
 from freewheel.run.channel import Message
-from freewheel.run.entry import ANYTHING, ONLY_FOUND
-from freewheel.run.guard import Guard, start_forkserver
-from freewheel.run.job import FIRST_ACTOR, LEARNER, Job
-from freewheel.run.member import Member, running_phase
-from freewheel.run.pinning import OwnCore, Pin
-from freewheel.run.points import reach
-from freewheel.run.role import FINAL
+from freewheel.run.entry import ANYTHING, FINAL, ONLY_FOUND
+from freewheel.run.member import Member, how_ended, running_phase
+from freewheel.run.plan import FIRST_LEARNER, Plan
 
 STARTING, STOPPED = PHASES.index("start"), PHASES.index("stop")
 
@@ -45,13 +43,14 @@ COMPILE_S = 900.0  # a large image learner's update took 45 s to compile; one th
 class Supervisor:
     """Roles by name. `note` takes what the user should read; `handle` every message of a role."""
 
-    def __init__(self, job: Job, note: Callable[[str], None], handle: Handle) -> None:
-        self.job, self._note, self._handle = job, note, handle
-        self.learner = Member("learner", 0, LEARNER)
-        self.actors = [Member("actor", i, FIRST_ACTOR + i) for i in range(job.layout.actors)]
-        self.workers: list[Member] = []
-        self.compiler = Member("compiler", 0, None)
-        self.ahead = Member("ahead", 0, None)
+    def __init__(self, plan: Plan, note: Callable[[str], None], handle: Handle) -> None:
+        self.plan, self._note, self._handle = plan, note, handle
+        policies = range(len(plan.policies))
+        self.learners = [Member(plan, "learner", i, 0, FIRST_LEARNER + i) for i in policies]
+        self.actors = [Member(plan, "actor", None, i, plan.first_actor + i) for i in range(plan.layout.actors)]
+        self.workers: list[list[Member]] = [[] for _ in policies]
+        self.compilers = [Member(plan, "compiler", i, 0, None) for i in policies]
+        self.targets = [Member(plan, "target", i, 0, None) for i in policies]
         self.before_last: Callable[[], None] = lambda: None  # called when all actors have ended
         self.failed: FreewheelError | None = None
         self.num_deaths = 0
@@ -61,56 +60,62 @@ class Supervisor:
         self._stop_due: float | None = None
         self._late: set[str] = set()  # killed because they did not end: no death to be told or made good
         self._processes = Processes()
-        self._own_core = OwnCore(_pin(job), note)
+        self._own_core = OwnCore(_pin(plan), note)
         # How long a phase may take without a sign of life, where that is not local.stall_s. A large replay is saved at the end.
         self._limits = {
             "start": START_S,
             "compile": COMPILE_S,
             "checkpoint": LAST_CALL_S,
             "stop": LAST_CALL_S,
-            "env": job.config.local.step_timeout_s,
+            "env": plan.config.local.step_timeout_s,
         }
 
     @property
     def members(self) -> list[Member]:
-        return [self.learner, *self.actors, *self.workers, self.compiler, self.ahead]
+        helpers = [member for own in self.workers for member in own]
+        return [*self.learners, *self.actors, *helpers, *self.compilers, *self.targets]
 
     def start(self) -> None:
         self._guard.start()
-        if self.job.config.learner.workers > 1:
-            self.help()
-        for member in (self.learner, *self.actors):
+        for policy in self.plan.policies:
+            if policy.config.learner.workers > 1:
+                self.start_workers(policy.index)
+        for member in (*self.learners, *self.actors):
             self._start(member)
 
-    def help(self) -> None:
-        """Starts those who share the learner's gradients with it."""
-        assert self.job.team is not None
-        if not self.workers:
-            self.workers = [Member("worker", i, None) for i in range(1, self.job.team.num_workers)]
-        for member in self.workers:
+    def start_workers(self, policy: int) -> None:
+        """Starts those who share the gradients of a policy's learner."""
+        memory = self.plan.policies[policy].workers
+        assert memory is not None
+        own = self.workers[policy]
+        if not own:
+            own += [Member(self.plan, "worker", policy, i, None) for i in range(1, memory.num_workers)]
+        for member in own:
             if not member.is_alive:
                 self._start(member)
 
-    def replace_late(self, index: int) -> None:
-        """A helper that the learner has waited for in vain."""
-        for member in self.workers:
+    def replace_late(self, policy: int, index: int) -> None:
+        """A worker whose gradient did not come in time."""
+        for member in self.workers[policy]:
             if member.index == index and member.is_alive:
                 self._note(f"{member.name} gave no gradient in time and is replaced. Its stack:\n{member.stack()}")
                 member.kill()
-            elif member.index == index:  # it has ended without an error, and the learner would wait in vain
+            elif member.index == index:  # it ended without an error, and the learner would wait for it forever
                 self._start(member)
 
-    def compile(self, only_found: bool = False) -> None:
-        """Has the learner's update compiled by a process of its own, or only looked for among what was compiled before."""
-        self.compiler.index = ONLY_FOUND if only_found else ANYTHING
-        self._start(self.compiler)
+    def compile(self, policy: int, only_found: bool = False) -> None:
+        """Has a learner's update compiled by a process of its own, or only looked for among what was compiled before."""
+        compiler = self.compilers[policy]
+        compiler.index = ONLY_FOUND if only_found else ANYTHING
+        self._start(compiler)
 
-    def go_ahead(self, package: str) -> None:
-        """Starts the process that shows the learner's next batches to the target network."""
-        assert self.job.ahead is not None
-        self.job.ahead.package = package
-        if not self.ahead.is_alive:
-            self._start(self.ahead)
+    def start_targets(self, policy: int, package: str) -> None:
+        """Starts the process that shows a learner's next batches to the target network."""
+        shared = self.plan.policies[policy].targets
+        assert shared is not None
+        shared.package = package
+        if not self.targets[policy].is_alive:
+            self._start(self.targets[policy])
 
     def tell(self, member: Member, message: Message) -> None:
         if member.channel is not None:
@@ -140,12 +145,11 @@ class Supervisor:
     @property
     def is_over(self) -> bool:
         """Nobody is left who could do anything."""
-        return not self.learner.is_alive and not any(actor.is_alive for actor in self.actors)
+        return not any(member.is_alive for member in (*self.learners, *self.actors))
 
     def stop(self, is_urgent: bool) -> None:
         """Asks for the end: actors stop, then the learner saves and stops."""
-        if self.job.counts.value(STOP) == 0:
-            self.job.counts.add(STOP, 1)
+        self.plan.counts.stop()
         patience = PATIENCE_S if is_urgent else LAST_CALL_S
         due = time.monotonic() + patience
         self._stop_due = due if self._stop_due is None else min(self._stop_due, due)
@@ -162,12 +166,12 @@ class Supervisor:
 
     def _move_on(self, now: float) -> None:
         """From the last step to the last update."""
-        counts = self.job.counts
-        if self._stop_due is not None and now > self._stop_due - SAVE_S and counts.value(STOP) < 2:
+        counts = self.plan.counts
+        if self._stop_due is not None and now > self._stop_due - SAVE_S and not counts.is_over:
             self._kill_late(self.actors)
-        if not any(actor.is_alive for actor in self.actors) and counts.value(STOP) < 2:
+        if not any(actor.is_alive for actor in self.actors) and not counts.is_over:
             self.before_last()
-            counts.add(STOP, 2 - counts.value(STOP))
+            counts.stop(level=2)
             self.stop(is_urgent=False)
         if self._stop_due is not None and now > self._stop_due:
             self._kill_late(self.members)
@@ -184,7 +188,7 @@ class Supervisor:
 
     def _start(self, member: Member) -> None:
         if member.page is not None:
-            self.job.ledger.page(member.page).start(STARTING)  # what it needs before its own first mark is a start too
+            self.plan.ledger.page(member.page).start(STARTING)  # what it needs before its own first mark is a start too
         self._launch(member)
         reach("spawn")
         self._guard.add(member.pid)
@@ -198,7 +202,7 @@ class Supervisor:
         for _ in range(LAUNCHES):
             start_forkserver()
             try:
-                member.start(self.job)
+                member.start()
                 return
             except (ConnectionError, EOFError) as error:
                 refused = error
@@ -223,30 +227,32 @@ class Supervisor:
         pid = member.pid
         code = member.bury()
         self._guard.remove(pid)
-        if member is self.compiler:
-            self._handle(member, {"compiler_ended": code, "why": member.trouble.text if member.trouble else _how(code)})
+        if member in self.compilers:
+            self._handle(
+                member, {"compiler_ended": code, "why": member.trouble.text if member.trouble else how_ended(code)}
+            )
         elif code != 0 and member.name not in self._late:
-            self._died(member, code)
+            self._died(member, code, pid)
 
     def _close_page(self, member: Member) -> None:
         """The dead write no more: what they were doing at last is counted up to now, and the page rests."""
         if member.page is not None:
-            self.job.ledger.page(member.page).enter(STOPPED)
-            member.snapshot = self.job.ledger.snapshot(member.page)
+            self.plan.ledger.page(member.page).enter(STOPPED)
+            member.snapshot = self.plan.ledger.snapshot(member.page)
 
-    def _died(self, member: Member, code: int) -> None:
+    def _died(self, member: Member, code: int, pid: int) -> None:
         """Told, and started again unless that would end the same way or happened too often."""
         self.num_deaths += 1
         why = member.trouble
         if why is not None and why.trace:
             self._note(f"{member.name}:\n{why.trace.rstrip()}")
-        said = f"{why.kind}: {why.text}" if why else _how(code)
+        said = f"{why.kind}: {why.text}" if why else how_ended(code)
         now = time.monotonic()
         member.deaths.append(now)
         while member.deaths and now - member.deaths[0] > BUDGET_S:
             member.deaths.popleft()
-        is_too_often = len(member.deaths) > self.job.config.local.restarts
-        if member is self.ahead and (is_too_often or why is not None):
+        is_too_often = len(member.deaths) > self.plan.config.local.restarts
+        if member in self.targets and (is_too_often or why is not None):
             self._note(f"{member.name} ended ({said}); training goes on without it.")  # nobody waits for it
         elif why is not None and (why.is_final or code == FINAL):
             self._give_up(why.error(member.name))
@@ -254,11 +260,12 @@ class Supervisor:
             self._give_up(
                 RoleLost(
                     f"{member.name} ended {len(member.deaths)} times within ten minutes, more than "
-                    f"local.restarts={self.job.config.local.restarts}. The last time: {said}"
+                    f"local.restarts={self.plan.config.local.restarts}. The last time: {said}"
                 )
             )
-        elif self.job.counts.value(STOP) == 0 or member is self.learner or member in self.workers:
-            self._note(f"{member.name} ended ({said}); it is started again.")
+        elif not self.plan.counts.is_stopping or member.kind in ("learner", "worker"):
+            again = f"restart {len(member.deaths)} of {self.plan.config.local.restarts}"
+            self._note(f"{member.name} (pid {pid}) ended at step {self.plan.counts.steps:,} ({said}); {again} begins.")
             self._start(member)
 
     def _give_up(self, error: FreewheelError) -> None:
@@ -271,13 +278,13 @@ class Supervisor:
         if member.page is None:
             self._watch_stopped(member, now)
             return
-        snapshot = self.job.ledger.snapshot(member.page)
+        snapshot = self.plan.ledger.snapshot(member.page)
         if member.shows_life(snapshot, now):
             return
         phase = running_phase(member.phases, snapshot.phases_ns)
-        limit = self._limits.get(phase, self.job.config.local.stall_s)
+        limit = self._limits.get(phase, self.plan.config.local.stall_s)
         silent_s = now - member.beat_s
-        if silent_s > limit or (silent_s > self.job.config.local.stall_s and member.is_stopped):
+        if silent_s > limit or (silent_s > self.plan.config.local.stall_s and member.is_stopped):
             self._note(
                 f"{member.name} has shown no sign of life for {silent_s:.0f} s (phase {phase}) and is replaced. Its stack:\n"
                 f"{member.stack()}"
@@ -289,24 +296,27 @@ class Supervisor:
 
     def _watch_stopped(self, member: Member, now: float) -> None:
         """One without a page shows no signs of life, but whether it is stopped can be seen: others wait for it."""
-        if member is self.compiler and now - member.started_s > COMPILE_S:
-            self._note(f"compiler has taken more than {COMPILE_S:.0f} s and is ended. Its stack:\n{member.stack()}")
+        if member in self.compilers and now - member.started_s > COMPILE_S:
+            self._note(
+                f"{member.name} has taken more than {COMPILE_S:.0f} s and is ended. Its stack:\n{member.stack()}"
+            )
             member.kill()
         elif not member.is_stopped:
             member.beat_s = now
-        elif now - member.beat_s > self.job.config.local.stall_s:
+        elif now - member.beat_s > self.plan.config.local.stall_s:
             self._note(f"{member.name} has been stopped for {now - member.beat_s:.0f} s and is replaced.")
             member.kill()
 
     def _divide_cores(self, now: float) -> None:
-        others = [member.pid for member in self.members if member.is_alive and member is not self.learner]
-        if not self.learner.is_alive:
+        learner = self.learners[0]
+        others = [member.pid for member in self.members if member.is_alive and member is not learner]
+        if not learner.is_alive:
             return
         # A learner that shares its gradients takes more than one core.
-        if self.workers and self.job.config.local.pin == "auto":
-            self._own_core.end([self.learner.pid, *others])
+        if any(self.workers) and self.plan.config.local.pin == "auto":
+            self._own_core.end([learner.pid, *others])
         else:
-            self._own_core.look(self.learner.pid, others, now)
+            self._own_core.look(learner.pid, others, now)
 
     def usage(self) -> dict[str, float]:
         """CPU and memory of every process since the last call, for the log."""
@@ -316,9 +326,9 @@ class Supervisor:
     def times(self) -> list[RoleTime]:
         """Where the time of each role went, over all its lives."""
         found = []
-        for member in (self.learner, *self.actors):
+        for member in (*self.learners, *self.actors):
             assert member.page is not None
-            snapshot = member.snapshot or self.job.ledger.snapshot(member.page)
+            snapshot = member.snapshot or self.plan.ledger.snapshot(member.page)
             wall_s = member.lived_s + (time.monotonic() - member.started_s if member.is_alive else 0.0)
             starts = max(member.life + 1, 1)
             spent = RoleTime.of(member.name, member.kind, snapshot, wall_s, cpu_s=member.cpu_s, starts=starts)
@@ -326,16 +336,10 @@ class Supervisor:
         return found
 
 
-def _pin(job: Job) -> Pin:
-    """A learner of several threads is not helped by one core, nor is one that sleeps while actors act, and they while it learns."""
-    pin = job.config.local.pin
-    return "off" if pin == "auto" and (job.form.threads > 1 or job.config.algo == "ppo") else pin
-
-
-def _how(code: int) -> str:
-    if code < 0:
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
-    return f"exit code {code}"
+def _pin(plan: Plan) -> Pin:
+    """Of one learner alone. One core does not help a learner of several threads, nor one that sleeps while actors act, and they while
+    it learns.
+    """
+    pin, first = plan.config.local.pin, plan.policies[0]
+    is_useless = len(plan.policies) > 1 or first.form.threads > 1 or first.algo_class().is_lockstep
+    return "off" if pin == "auto" and is_useless else pin

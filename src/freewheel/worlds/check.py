@@ -66,11 +66,6 @@ class Leaf:
 
 def obs_leaves(name: str, obs_space: Space, action_space: Space) -> tuple[Leaf, ...]:
     """The fields of an env's observations; spaces that rows cannot hold are refused."""
-    if isinstance(action_space, (spaces.Dict, spaces.Tuple)):
-        raise ConfigError(
-            f"{name} has the action space {action_space}; a lane takes one Box, Discrete, MultiDiscrete or MultiBinary. "
-            "Wrap the env so that its actions are one of them."
-        )
     try:
         fields = RowSpec.of(obs_space, action_space).fields
     except ConfigError as error:

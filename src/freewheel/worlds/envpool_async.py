@@ -12,7 +12,7 @@ from freewheel.errors import ConfigError
 from freewheel.worlds.check import Where, refuse_step
 from freewheel.worlds.lives import joined
 from freewheel.worlds.vector import Vector, VectorWorld
-from freewheel.worlds.world import TIMEOUT_S, Array, Ended, Ready
+from freewheel.worlds.world import TIMEOUT_S, Array, Columns, Ended, Ready
 
 
 def gives_some_lanes(env: Any) -> bool:
@@ -46,13 +46,13 @@ class AsyncVectorWorld(VectorWorld):
         self._taken = np.zeros(self.num_lanes, np.int64)  # steps in the lane's episode
         self._waits = np.zeros(self.num_lanes, np.bool_)
 
-    def send(self, lanes: Array, actions: Array) -> None:
+    def send(self, group: int, lanes: Array, actions: Columns) -> None:
         if not self._waits[lanes].all():
             raise ValueError(f"{self.name}: send() names a lane among {lanes} that does not wait for an action.")
         self._waits[lanes] = False
-        self._call("send", np.array(actions), lanes.astype(np.int32))  # its own, whatever it does with them
+        self._call("send", np.array(actions["action"]), lanes.astype(np.int32))  # its own, whatever it does with them
 
-    def recv(self, timeout_s: float = TIMEOUT_S) -> Ready:
+    def recv(self, timeout_s: float = TIMEOUT_S) -> tuple[Ready, ...]:
         """The lanes that are done first, but those whose episode just ended; the time limit cannot interrupt it."""
         if not self._is_started:
             self._is_started = True
@@ -68,7 +68,7 @@ class AsyncVectorWorld(VectorWorld):
             if len(ready.lanes):
                 self._waits[ready.lanes] = True
                 ready.ended = ended
-                return ready
+                return (ready,)
 
     def _arrived(self) -> tuple[Ready, Ended | None]:
         """The rows that came, without those that end an episode; these apart."""

@@ -6,6 +6,7 @@ import copy
 import difflib
 import importlib
 import importlib.util
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -15,12 +16,6 @@ from gymnasium.envs.registration import EnvSpec
 
 from freewheel.errors import ConfigError
 from freewheel.imports import find_module, find_name
-
-
-def is_import(name: str) -> bool:
-    """module:function, in contrast to an id; module:Name-v0 is an id that the module registers."""
-    module, colon, function = name.partition(":")
-    return bool(colon) and all(part.isidentifier() for part in [*module.split("."), *function.split(".")])
 
 
 def find_spec(name: str) -> EnvSpec:
@@ -48,10 +43,10 @@ def _register(env_id: str) -> None:
         raise ConfigError(f"{env_id} needs ale-py, which is not installed. pip install 'freewheel[atari]'")
 
 
-def find_import(name: str) -> Callable[..., Any]:
-    found = find_name(name, "Name a function that returns an env.")
+def find_import(name: str, what: str = "an env") -> Callable[..., Any]:
+    found = find_name(name, f"Name a function that returns {what}.")
     if not callable(found):
-        raise ConfigError(f"{name} is {type(found).__name__}, not a function or class. Name one that returns an env.")
+        raise ConfigError(f"{name} is {type(found).__name__}, not a function or class. Name one that returns {what}.")
     made: Callable[..., Any] = found
     return made
 
@@ -86,3 +81,16 @@ def _near_ids(env_id: str) -> str:
 
 def _stem(env_id: str) -> str:
     return re.sub(r"-v\d+$", "", env_id).lower()
+
+
+def makes_vector(factory: Callable[..., Any]) -> bool:
+    if inspect.isclass(factory) and issubclass(factory, (gymnasium.Env, gymnasium.vector.VectorEnv)):
+        return issubclass(factory, gymnasium.vector.VectorEnv)
+    return takes(factory, "num_envs")
+
+
+def takes(factory: Callable[..., Any], argument: str) -> bool:
+    try:
+        return argument in inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return False  # a builtin that does not tell

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 
 from freewheel._core import put_row, step_lanes
 from freewheel.errors import ConfigError
-from freewheel.spec import Space
+from freewheel.worlds.actions import actions_of
 from freewheel.worlds.check import (
     Find,
     Leaf,
@@ -30,7 +29,7 @@ from freewheel.worlds.check import (
 from freewheel.worlds.image import LIFE_LOST
 from freewheel.worlds.lives import end_lives
 from freewheel.worlds.seeds import episode_seed, lane_key
-from freewheel.worlds.world import TERMINATED, TIMEOUT_S, TRUNCATED, Array, Ended, Obs, Ready
+from freewheel.worlds.world import TERMINATED, TIMEOUT_S, TRUNCATED, Array, Columns, Ended, Group, Obs, Ready
 
 # Actions kept of each lane's episode, to play it again on resume. Longer than any Atari episode; bounds the memory of
 # an env whose episodes never end.
@@ -65,7 +64,10 @@ class InlineWorld:
         self.num_lanes = len(envs)
         self.obs_space = envs[0].observation_space
         self.action_space = envs[0].action_space
+        self.groups = (Group("", self.obs_space, self.action_space, self.num_lanes),)
         self._leaves = obs_leaves(name, self.obs_space, self.action_space)
+        self._actions = actions_of(self.action_space)
+        self._apart = self._actions.apart
         _check_alike(name, envs)
         self._envs = list(envs)
         self._owns_envs = owns_envs
@@ -78,9 +80,16 @@ class InlineWorld:
         self._episodes = [-1] * self.num_lanes
         self._seeds = [0] * self.num_lanes
         self._histories: list[deque[Any]] = [deque(maxlen=KEPT_ACTIONS) for _ in envs]
-        self._logs: list[Any] = [_logger(history, self.action_space) for history in self._histories]
+        self._logs: list[Any] = [self._actions.logger(history) for history in self._histories]
         self._order = list(range(self.num_lanes))
         self._ids = np.arange(self.num_lanes)
+        self._keep_rows(rows)
+        self._plain = _plain_field(self._leaves)
+        self._pending: dict[int, Any] = {}  # lane -> the action it was sent
+        # Lanes that recv gives without a step, and whether they begin an episode first.
+        self._fresh = dict.fromkeys(range(self.num_lanes), True)
+
+    def _keep_rows(self, rows: tuple[Obs, Array, Array] | None) -> None:
         # The newest observation, reward and first of every lane, by lane.
         kept: tuple[Obs, Array, Array] = rows or (
             {leaf.name: np.zeros((self.num_lanes, *leaf.shape), leaf.dtype) for leaf in self._leaves},
@@ -89,12 +98,8 @@ class InlineWorld:
         )
         self._obs, self._reward, self._first = kept
         self._flags = np.zeros(self.num_lanes, np.uint8)
-        self._plain = _plain_field(self._leaves)
-        self._pending: dict[int, Any] = {}  # lane -> the action it was sent
-        # Lanes that recv gives without a step, and whether they begin an episode first.
-        self._fresh = dict.fromkeys(range(self.num_lanes), True)
 
-    def send(self, lanes: Array, actions: Array) -> None:
+    def send(self, group: int, lanes: Array, actions: Columns) -> None:
         if lanes is self._ids and not self._pending and not self._fresh:  # all at once, as they came
             self._pending = dict(zip(self._order, self._apart(actions), strict=True))
             return
@@ -103,19 +108,19 @@ class InlineWorld:
         if len(self._pending) != num_before + len(ids) or not self._fresh.keys().isdisjoint(ids):
             raise ValueError(f"{self.name}: send() names a lane among {ids} that does not wait for an action.")
 
-    def recv(self, timeout_s: float = TIMEOUT_S) -> Ready:
+    def recv(self, timeout_s: float = TIMEOUT_S) -> tuple[Ready, ...]:
         """The lanes that were sent an action, after their step; the time limit cannot interrupt an env in this process."""
         if self._fresh:
-            return self._give_fresh()
+            return (self._give_fresh(),)
         if not self._pending:
             raise ValueError(f"{self.name}: recv() has no lane to wait for. Send an action to a lane first.")
         ready = self._step(list(self._pending), list(self._pending.values()))
         self._pending.clear()
-        return ready
+        return (ready,)
 
-    def step_only(self, action: Array) -> Ready:
+    def step_only(self, actions: Columns) -> Ready:
         """What send and recv do of a world with one lane, in one call."""
-        return self._step(self._order, [np.array(action, self.action_space.dtype)[()]])
+        return self._step(self._order, self._apart(actions))
 
     def _step(self, lanes: list[int], actions: list[Any]) -> Ready:
         if lanes == self._order:  # results land where they are kept
@@ -180,15 +185,14 @@ class InlineWorld:
 
     def state(self) -> dict[str, Array]:
         """Each lane's episode as its seed and the actions taken so far, and the observation these must lead to."""
-        dtype, shape = self.action_space.dtype, self.action_space.shape or ()
         taken = [action for history in self._histories for action in history]
         return {
             "episode": np.array(self._episodes),
             "seed": np.array(self._seeds),
             "num_taken": np.array([len(history) for history in self._histories]),
-            "taken": np.array(taken, dtype).reshape(-1, *shape),
+            **self._actions.together("taken", taken),
             "pending": np.array(list(self._pending), np.int64),
-            "pending_action": np.array(list(self._pending.values()), dtype).reshape(-1, *shape),
+            **self._actions.together("pending_action", list(self._pending.values())),
             "begins": np.array([self._fresh.get(lane, False) for lane in self._order]),
             "reward": self._reward.copy(),
             "first": self._first.copy(),
@@ -207,17 +211,18 @@ class InlineWorld:
             return []
         self._episodes = state["episode"].tolist()
         starts = np.cumsum(state["num_taken"]) - state["num_taken"]
+        taken = self._apart(_named("taken", state))
         exact = []
         for lane in self._order:
             if state["begins"][lane]:
                 exact.append(lane)
                 continue
-            taken = state["taken"][starts[lane] :][: state["num_taken"][lane]]
-            if self._replay(lane, int(state["seed"][lane]), taken, {name: state[name][lane] for name in self._obs}):
+            own = taken[starts[lane] : starts[lane] + state["num_taken"][lane]]
+            if self._replay(lane, int(state["seed"][lane]), own, {name: state[name][lane] for name in self._obs}):
                 self._reward[lane], self._first[lane] = state["reward"][lane], state["first"][lane]
                 self._fresh[lane] = False
                 exact.append(lane)
-        for lane, action in zip(state["pending"].tolist(), self._apart(state["pending_action"]), strict=True):
+        for lane, action in zip(state["pending"].tolist(), self._apart(_named("pending_action", state)), strict=True):
             if self._fresh[lane] is False:
                 del self._fresh[lane]
                 self._pending[lane] = action
@@ -227,15 +232,15 @@ class InlineWorld:
         kept = {**self._obs, "episode": self._ids}
         return all(name in state and state[name].shape == rows.shape for name, rows in kept.items())
 
-    def _replay(self, lane: int, seed: int, taken: Array, goal: Obs) -> bool:
-        history, step = self._histories[lane], self._steps[lane]
-        history.clear()
+    def _replay(self, lane: int, seed: int, taken: list[Any], goal: Obs) -> bool:
+        log, step = self._logs[lane], self._steps[lane]
+        self._histories[lane].clear()
         if len(taken) == KEPT_ACTIONS:
             return False  # the first ones may be lost
         try:
             observed = self._reset(lane, seed)
-            for action in self._apart(taken):
-                history.append(action)
+            for action in taken:
+                log(action)
                 observed, _, terminated, truncated, _ = step(action)
                 if terminated or truncated:
                     return False
@@ -312,13 +317,6 @@ class InlineWorld:
             fill(leaf, parts_of(leaf, observed, find) if leaf.path else observed, out[leaf.name], find)
         return out
 
-    def _apart(self, actions: Array) -> list[Any]:
-        """One action per lane that is the env's own, whatever becomes of the array.
-
-        Of Discrete ones NumPy's scalars, as its sample() gives: Gymnasium 1.4 looks at an int twice as long.
-        """
-        return list(np.array(actions, self.action_space.dtype))
-
     def _where(self, lane: int) -> Where:
         return Where(self.name, self._names[lane], len(self._histories[lane]), self._seeds[lane])
 
@@ -335,10 +333,9 @@ def _plain_field(leaves: Sequence[Leaf]) -> str | None:
     return leaf.name if leaf.shape and not leaf.path and leaf.bounds is None else None
 
 
-def _logger(history: deque[Any], action_space: Space) -> Callable[[Any], None]:
-    if isinstance(action_space, spaces.Discrete):
-        return history.append
-    return lambda action: history.append(action.copy())  # the env may write into the one it is given
+def _named(prefix: str, state: dict[str, Array]) -> Columns:
+    """The actions that a state keeps under this name, by the names of the row's fields."""
+    return {"action" + name.removeprefix(prefix): column for name, column in state.items() if name.startswith(prefix)}
 
 
 def _check_alike(name: str, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:

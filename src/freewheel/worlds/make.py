@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,15 +12,20 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from freewheel.config import WorldConfig
+from freewheel.config.check_world import check_kind
 from freewheel.config.image import wanted
 from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.imports import is_import
+from freewheel.machine.cores import num_cores
+from freewheel.machine.trial import Choice
 from freewheel.worlds import atari
 from freewheel.worlds.check import close_all
 from freewheel.worlds.envpool_async import AsyncVectorWorld, gives_some_lanes
-from freewheel.worlds.find import find_import, find_spec, is_import, missing_package
+from freewheel.worlds.find import find_import, find_spec, makes_vector, missing_package, takes
 from freewheel.worlds.image import prepare
 from freewheel.worlds.inline import InlineWorld
-from freewheel.worlds.measure import Choice, choose, nobody, num_cores
+from freewheel.worlds.measure import choose, nobody
+from freewheel.worlds.outside import make_outside
 from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.pool_member import check_leaving
 from freewheel.worlds.puffer import PufferVector, is_puffer
@@ -50,25 +54,20 @@ def make_world(
     As one part of a run's lanes it has those from `first_lane` on, which is what their episodes' seeds and errors go by.
 
     Here auto is vector for a vector env and else inline; `choose_world` says which is the fastest. A pool replaces workers after
-    `step_timeout_s`, and `restarts` of them.
+    `step_timeout_s`, and `restarts` of them. A kind of `module:name` is called with the first arguments as they are here.
     """
     name, kwargs, kind = env_name(env), _kwargs(config), config.kind
-    if kind not in ("auto", "inline", "pool", "vector"):
-        raise ConfigError(f"world.kind={kind!r} is not one of auto, inline, pool and vector.")
     if config.lanes < 1:
         raise ConfigError(f"world.lanes={config.lanes} must be at least 1.")
+    check_kind(kind)
+    if is_import(kind):
+        return make_outside(env, config, seed, first_lane)
     if isinstance(env, gymnasium.vector.VectorEnv):
         own = {"inline": kind == "inline", "pool": kind == "pool"}
         _refuse(name, "is a vector env", **own, kwargs=kwargs, limit=config.max_episode_steps, images=wanted(config))
         return _around(env, seed, name, owns_env=False)
     if isinstance(env, gymnasium.Env):
-        _refuse(name, "is one env", vector=kind == "vector", pool=kind == "pool", kwargs=kwargs)
-        if config.lanes > 1:
-            raise ConfigError(
-                f"{name} is one env and can serve one lane, not world.lanes={config.lanes}. "
-                "Give a function that makes one, or set world.lanes to 1."
-            )
-        return InlineWorld([make_env(env, config)], seed, name, owns_envs=False)
+        return _around_one(env, config, kwargs, seed, name)
     factory = find_import(env) if isinstance(env, str) and is_import(env) else env
     if kind == "vector" or (kind == "auto" and _takes_lanes(factory)):
         # Such an env is seeded as a whole, and those of a run must differ.
@@ -76,26 +75,14 @@ def make_world(
     if _takes_lanes(factory):
         raise ConfigError(f"{name} makes a vector env, so world.kind={kind} cannot be. Set it to auto or vector.")
     if kind == "pool":
-        chosen = config if config.workers and config.threads else choose_world(env, config).config
-        make = partial(make_env, env, replace(chosen, kind="inline"), name=name)
-        return PoolWorld(
-            [make] * chosen.lanes,
-            seed,
-            name,
-            chosen.workers,
-            first_lane=first_lane,
-            threads=chosen.threads,
-            min_ready=chosen.min_ready,
-            ready_wait_s=chosen.ready_wait_s,
-            step_timeout_s=step_timeout_s,
-            restarts=restarts,
-        )
+        limits: dict[str, Any] = {"step_timeout_s": step_timeout_s, "restarts": restarts}
+        return _make_pool_world(name, env, config, seed, first_lane, limits)
     return _make_inline_world(name, factory, config, seed, first_lane)
 
 
 def is_settled(env: AnyEnv, config: WorldConfig) -> bool:
     """Whether settings and env leave no choice of the world."""
-    if isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)) or config.kind in ("inline", "vector"):
+    if isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)) or config.kind not in ("auto", "pool"):
         return True
     factory = find_import(env) if isinstance(env, str) and is_import(env) else env
     return _takes_lanes(factory) or bool(config.kind == "pool" and config.workers and config.threads)
@@ -103,13 +90,13 @@ def is_settled(env: AnyEnv, config: WorldConfig) -> bool:
 
 def choose_world(
     env: AnyEnv, config: WorldConfig, cores: int = 0, actors: int = 1, tell_alive: Callable[[], None] = nobody
-) -> Choice:
+) -> Choice[WorldConfig]:
     """What world.kind=auto stands for on so many cores (0: all), and the numbers of a pool: measured, with the reason.
 
     Worlds other than a pool would be stepped by so many `actors` side by side.
 
     Takes a third of a second and the time that an env needs to be made. Settings that leave no choice come back as they are. An
-    env that hangs here hangs this process: `run/world_trial.py` has a deadline, and hears the signs of life.
+    env that hangs here hangs this process: `worlds/trial.py` has a deadline, and hears the signs of life.
     """
     if is_settled(env, config):
         return Choice(config, "")
@@ -127,7 +114,19 @@ def choose_world(
         hindrance = ""
     except ConfigError as error:
         hindrance = str(error)
-    return choose(config, make, vector if has_vector else None, hindrance, cores or num_cores(), actors, tell_alive)
+    own = vector if has_vector else None
+    return choose(config, name, make, own, hindrance, cores or num_cores(), actors, tell_alive)
+
+
+def _around_one(env: Env, config: WorldConfig, kwargs: dict[str, Any], seed: int, name: str) -> InlineWorld:
+    """An env object, which stays open for whoever made it."""
+    _refuse(name, "is one env", vector=config.kind == "vector", pool=config.kind == "pool", kwargs=kwargs)
+    if config.lanes > 1:
+        raise ConfigError(
+            f"{name} is one env and can serve one lane, not world.lanes={config.lanes}. "
+            "Give a function that makes one, or set world.lanes to 1."
+        )
+    return InlineWorld([make_env(env, config)], seed, name, owns_envs=False)
 
 
 def _make_inline_world(name: str, env: str | Factory, config: WorldConfig, seed: int, first_lane: int) -> InlineWorld:
@@ -139,6 +138,24 @@ def _make_inline_world(name: str, env: str | Factory, config: WorldConfig, seed:
     except BaseException:
         close_all(name, envs)
         raise
+
+
+def _make_pool_world(
+    name: str, env: AnyEnv, config: WorldConfig, seed: int, first_lane: int, limits: dict[str, Any]
+) -> PoolWorld:
+    chosen = config if config.workers and config.threads else choose_world(env, config).chosen
+    make = partial(make_env, env, replace(chosen, kind="inline"), name=name)
+    return PoolWorld(
+        [make] * chosen.lanes,
+        seed,
+        name,
+        chosen.workers,
+        first_lane=first_lane,
+        threads=chosen.threads,
+        min_ready=chosen.min_ready,
+        ready_wait_s=chosen.ready_wait_s,
+        **limits,
+    )
 
 
 def make_env(env: AnyEnv, config: WorldConfig, render_mode: str | None = None, *, name: str | None = None) -> Env:
@@ -166,9 +183,9 @@ def make_env(env: AnyEnv, config: WorldConfig, render_mode: str | None = None, *
             atari.tell_rate(made, config)
         return _limited(_prepared(made, config, name), config) if limit is None else made
     factory = find_import(env) if isinstance(env, str) else env
-    if _makes_vector(factory):
+    if makes_vector(factory):
         raise ConfigError(f"{name} makes a vector env; one plain env is needed here. Give a function that makes one.")
-    if render_mode is not None and _takes(factory, "render_mode"):
+    if render_mode is not None and takes(factory, "render_mode"):
         kwargs["render_mode"] = render_mode
     made = _called(name, lambda: factory(**kwargs))
     if not isinstance(made, gymnasium.Env):
@@ -237,7 +254,7 @@ def _make_vector(name: str, env: str | Factory, config: WorldConfig, kwargs: dic
         quicken(vector)
         return vector
     _refuse(name, "makes its own vector env", limit=config.max_episode_steps, images=wanted(config))
-    if _makes_vector(env):
+    if makes_vector(env):
         kwargs["num_envs"] = config.lanes
     made = _called(name, lambda: env(**kwargs))
     if is_puffer(made):
@@ -253,7 +270,7 @@ def _make_vector(name: str, env: str | Factory, config: WorldConfig, kwargs: dic
 def _takes_lanes(env: str | Factory) -> bool:
     """Whether it makes a vector env and nothing else."""
     if not isinstance(env, str):
-        return _makes_vector(env)
+        return makes_vector(env)
     spec = find_spec(env)
     return spec.entry_point is None and spec.vector_entry_point is not None
 
@@ -297,19 +314,6 @@ def _refuse(name: str, what: str, **unusable: Any) -> None:
         raise ConfigError(
             f"{name} {what}, so {' and '.join(found)} cannot be used. Leave it out, or give the env's id."
         )
-
-
-def _makes_vector(factory: Factory) -> bool:
-    if inspect.isclass(factory) and issubclass(factory, (gymnasium.Env, gymnasium.vector.VectorEnv)):
-        return issubclass(factory, gymnasium.vector.VectorEnv)
-    return _takes(factory, "num_envs")
-
-
-def _takes(factory: Factory, argument: str) -> bool:
-    try:
-        return argument in inspect.signature(factory).parameters
-    except (TypeError, ValueError):
-        return False  # a builtin that does not tell
 
 
 def _rendering(env: Env, name: str, render_mode: str | None) -> Env:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import sys
@@ -14,18 +13,18 @@ from itertools import pairwise
 
 import numpy as np
 
-from freewheel.errors import EnvError, FreewheelError
+from freewheel.errors import EnvError
+from freewheel.machine.process import start_forkserver
 from freewheel.spec import RowSpec
 from freewheel.worlds.check import obs_leaves
 from freewheel.worlds.lives import joined
-from freewheel.worlds.pool_member import Member, WorkerTrace, check_leaving, start_forkserver
-from freewheel.worlds.pool_table import READY, Column, Table, pull, push
+from freewheel.worlds.pool_member import Member, WorkerTrace, check_leaving, end_all
+from freewheel.worlds.pool_table import READY, Table, pull, push, split
 from freewheel.worlds.pool_worker import Make, Task
 from freewheel.worlds.seeds import lane_key
-from freewheel.worlds.world import GOES_ON, TERMINATED, TIMEOUT_S, TRUNCATED, Array, Ended, Obs, Ready
+from freewheel.worlds.world import GOES_ON, TERMINATED, TIMEOUT_S, TRUNCATED, Array, Columns, Ended, Group, Obs, Ready
 
 LOOK_S = 0.25  # between two looks at whether all workers live
-CLOSE_S = 5.0
 BUDGET_S = 600.0  # restarts are counted within so long
 # A worker that has not made its envs yet may take longer for one than for a step: other programs start up.
 START_S = 120.0
@@ -62,6 +61,7 @@ class PoolWorld:
         env = makes[0]()  # shows what its copies in the workers give
         self.obs_space, self.action_space = env.observation_space, env.action_space
         env.close()
+        self.groups = (Group("", self.obs_space, self.action_space, self.num_lanes),)
         self.num_restarts = 0
         self.num_truncated = 0  # episodes that were lost with a worker
         self._notes: list[str] = []
@@ -71,11 +71,31 @@ class PoolWorld:
         self._step_timeout_s, self._restarts = step_timeout_s, restarts
         self._look_s = min(LOOK_S, step_timeout_s / 4)
         self._deaths: deque[float] = deque()
-        self._table = _make_table(self)
+        self._share_memory()
+        self._begin_counts()
+        self._start_all()
+
+    def _start_all(self) -> None:
+        start_forkserver("freewheel.worlds.pool_worker")
+        self._members: list[Member] = []
+        self._ends = weakref.finalize(self, end_all, self._members, self._table)
+        try:
+            for worker, own in enumerate(split(self.num_threads, self.num_workers)):
+                self._members.append(self._start(worker, own))
+        except BaseException:
+            self._ends()
+            raise
+        self._look_due_s = time.monotonic() + self._look_s
+
+    def _share_memory(self) -> None:
+        self._table = _make_table(self.name, self.groups[0], self.num_threads)
         self._thread_of = np.repeat(np.arange(self.num_threads), [len(span) for span in self._table.spans])
         self._ready = self._table.counters.part(READY)
         self._sent_to = [self._table.counters.part(Table.sent(t)) for t in range(self.num_threads)]
         self._done_by = [self._table.counters.part(Table.done(t)) for t in range(self.num_threads)]
+
+    def _begin_counts(self) -> None:
+        """What this side knows of the lanes: all begin, and none was given yet."""
         self._sent, self._seen = [0] * self.num_threads, [0] * self.num_threads  # positions in the rings
         self._open = [len(span) for span in self._table.spans]  # lanes that each thread has to announce
         self._flies = np.ones(self.num_lanes, np.bool_)  # no action is waited for: it was sent, or it begins
@@ -86,21 +106,12 @@ class PoolWorld:
         self._has_begun = np.zeros(self.num_lanes, np.bool_)
         self._lost = np.zeros(self.num_lanes, np.bool_)  # its episode ended with its worker, and nobody was told yet
         self._arrived = np.zeros(self.num_lanes, np.bool_)  # of those: the new worker has announced it
-        start_forkserver()
-        self._members: list[Member] = []
-        self._ends = weakref.finalize(self, _end_all, self._members, self._table)
-        try:
-            for worker, own in enumerate(_split(self.num_threads, self.num_workers)):
-                self._members.append(self._start(worker, own))
-        except BaseException:
-            self._ends()
-            raise
-        self._look_due_s = time.monotonic() + self._look_s
 
-    def send(self, lanes: Array, actions: Array) -> None:
+    def send(self, group: int, lanes: Array, actions: Columns) -> None:
         if self._flies[lanes].any():
             raise ValueError(f"{self.name}: send() names a lane among {lanes} that does not wait for an action.")
-        self._table.action[lanes] = actions
+        for name, column in self._table.actions.items():
+            column[lanes] = actions[name]
         self._flies[lanes] = True
         self._num_flying += len(lanes)
         if self._lost.any():
@@ -113,7 +124,7 @@ class PoolWorld:
             if begin < end:
                 self._send_to(int(owners[begin]), lanes[begin:end])
 
-    def recv(self, timeout_s: float = TIMEOUT_S) -> Ready:
+    def recv(self, timeout_s: float = TIMEOUT_S) -> tuple[Ready, ...]:
         """At least one lane. A worker that takes longer than this for all of its lanes is replaced."""
         if not self._num_flying:
             raise ValueError(f"{self.name}: recv() has no lane to wait for. Send an action to a lane first.")
@@ -126,12 +137,12 @@ class PoolWorld:
             lanes.sort()
         self._flies[lanes] = False
         self._num_flying -= len(lanes)
-        return self._give(lanes)
+        return (self._give(lanes),)
 
     def close(self) -> None:
         if not self._ends.detach():
             return
-        failure = _end_all(self._members, self._table)
+        failure = end_all(self._members, self._table)
         del self._table, self._ready, self._sent_to, self._done_by  # the memory goes with the last that holds it
         if failure is None:
             return
@@ -318,35 +329,6 @@ class PoolWorld:
         return Member(task, self._table)
 
 
-def _make_table(world: PoolWorld) -> Table:
-    leaves = obs_leaves(world.name, world.obs_space, world.action_space)
-    fields = [Column(leaf.name, str(leaf.dtype), leaf.shape) for leaf in leaves]
-    action = RowSpec.of(world.obs_space, world.action_space).fields[len(leaves)]
-    spans = _split(world.num_lanes, world.num_threads)
-    return Table(fields, Column(action.name, action.dtype, action.shape), spans)
-
-
-def _split(count: int, parts: int) -> list[range]:
-    """As even as can be; the first ones have one more."""
-    each, rest = divmod(count, parts)
-    ends = [(i + 1) * each + min(i + 1, rest) for i in range(parts)]
-    return [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
-
-
-def _end_all(members: list[Member], table: Table) -> FreewheelError | None:
-    """Lets every worker close its envs, and kills those that do not; the value is the first failure of a close()."""
-    table.closing[0] = True
-    for thread in range(len(table.spans)):
-        table.counters.add(Table.sent(thread))
-    until_s = time.monotonic() + CLOSE_S
-    failure: FreewheelError | None = None
-    for member in members:
-        with contextlib.suppress(ValueError):  # it was released when a restart was refused
-            member.process.join(max(until_s - time.monotonic(), 0.0))
-            if member.is_alive:
-                member.kill()
-            elif (error := member.error(in_close=True)) is not None:
-                failure = failure or error
-            member.release()
-    members.clear()
-    return failure
+def _make_table(name: str, group: Group, num_threads: int) -> Table:
+    obs_leaves(name, group.obs_space, group.action_space)  # refuses what rows cannot hold
+    return Table(RowSpec.of(group.obs_space, group.action_space).fields, split(group.num_lanes, num_threads))

@@ -11,26 +11,20 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from multiprocessing import forkserver, reduction, resource_tracker
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.machine.main_module import is_guarded, needs_main, without_main
+from freewheel.machine.process import how_it_ended
 from freewheel.worlds import pool_worker
-from freewheel.worlds.leaving import is_guarded, needs_main, without_main
 from freewheel.worlds.pool_table import Table
 from freewheel.worlds.pool_worker import Make, Task
 
-# Each numeric library reads its own when it is loaded; workers share the cores among themselves.
-THREADS = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
+CLOSE_S = 5.0
 
 
 class WorkerTrace(Exception):
@@ -110,15 +104,6 @@ class Member:
             self.process.close()
 
 
-def how_it_ended(code: int | None) -> str:
-    """A process, by its exit code."""
-    if code is None or code >= 0:
-        return f"ended with exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"died by {signal.Signals(-code).name}"
-    return f"died by signal {-code}"
-
-
 def check_leaving(name: str, makes: Sequence[Make]) -> None:
     """Refuses envs that cannot be made in another process.
 
@@ -139,23 +124,6 @@ def check_leaving(name: str, makes: Sequence[Make]) -> None:
             ) from error
 
 
-def start_forkserver() -> None:
-    """Starts the process that workers are forked from, where none runs: numeric libraries take one thread in it."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["freewheel.worlds.pool_worker"])
-    resource_tracker.ensure_running()
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))
-    try:
-        forkserver.ensure_running()
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def _given(makes: Sequence[Make]) -> Iterator[Any]:
     """What the functions that make envs consist of."""
     for make in dict.fromkeys(makes):
@@ -171,3 +139,22 @@ def _children(pid: int) -> list[int]:
         for task in Path(f"/proc/{pid}/task").iterdir():
             found += [int(word) for word in (task / "children").read_text().split()]
     return found + [below for child in found for below in _children(child)]
+
+
+def end_all(members: list[Member], table: Table) -> FreewheelError | None:
+    """Lets every worker close its envs, and kills those that do not; the value is the first failure of a close()."""
+    table.closing[0] = True
+    for thread in range(len(table.spans)):
+        table.counters.add(Table.sent(thread))
+    until_s = time.monotonic() + CLOSE_S
+    failure: FreewheelError | None = None
+    for member in members:
+        with contextlib.suppress(ValueError):  # it was released when a restart was refused
+            member.process.join(max(until_s - time.monotonic(), 0.0))
+            if member.is_alive:
+                member.kill()
+            elif (error := member.error(in_close=True)) is not None:
+                failure = failure or error
+            member.release()
+    members.clear()
+    return failure

@@ -16,7 +16,8 @@ import numpy as np
 
 from freewheel.memory.counter import Counters
 from freewheel.memory.segment import Segment
-from freewheel.worlds.world import Array, Obs
+from freewheel.spec import Field
+from freewheel.worlds.world import Array, Columns, Obs
 
 READY = 0  # index of the counter that all threads add announced lanes to; the pool sleeps on it
 ALARM = 1 << 32  # what a thread adds to it that failed: reaches whatever number the pool waits for
@@ -33,20 +34,20 @@ class Column:
 
 
 class Table:
-    """Hand it to workers as a `Process` argument. `spans` are the lanes of each thread, one after the other."""
+    """Hand it to workers as a `Process` argument. `fields` are the row's, `spans` the lanes of each thread, one after the other."""
 
-    def __init__(self, fields: Sequence[Column], action: Column, spans: Sequence[range]) -> None:
-        self.fields, self.action_column, self.spans = tuple(fields), action, tuple(spans)
+    def __init__(self, fields: Sequence[Field], spans: Sequence[range]) -> None:
+        self.fields, self.spans = tuple(fields), tuple(spans)
         num_bytes = _end(self._columns())
         self._segment = Segment.create(num_bytes, "the pool's lanes", "Take fewer world.lanes.")
         self.counters = Counters(1 + 2 * len(spans))
         self._open()
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.fields, self.action_column, self.spans, self._segment, self.counters
+        return self.fields, self.spans, self._segment, self.counters
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.fields, self.action_column, self.spans, self._segment, self.counters = state
+        self.fields, self.spans, self._segment, self.counters = state
         self._open()
 
     @staticmethod
@@ -62,9 +63,8 @@ class Table:
     def _columns(self) -> list[tuple[Column, int]]:
         lanes, threads = self.spans[-1].stop, len(self.spans)
         per_lane = [
-            *self.fields,
-            *(Column(f"final/{c.name}", c.dtype, c.shape) for c in self.fields),
-            self.action_column,
+            *(Column(field.name, field.dtype, field.shape) for field in self.fields),
+            *(Column(f"final/{field.name}", field.dtype, field.shape) for field in self.fields if field.is_observation),
             *(Column(name, "float32", ()) for name in ("reward", "final_reward")),
             Column("first", "bool", ()),
             Column("ends", "uint8", ()),
@@ -85,10 +85,10 @@ class Table:
             flat = np.frombuffer(block, column.dtype, count * _size(column), at)
             arrays[column.name] = flat.reshape(count, *column.shape)
             at = _next(at, column, count)
-        names = [column.name for column in self.fields]
+        names = [field.name for field in self.fields if field.is_observation]
         self.obs: Obs = {name: arrays[name] for name in names}
         self.final: Obs = {name: arrays[f"final/{name}"] for name in names}
-        self.action = arrays[self.action_column.name]
+        self.actions: Columns = {field.name: arrays[field.name] for field in self.fields if not field.is_observation}
         self.reward, self.final_reward = arrays["reward"], arrays["final_reward"]
         self.first, self.ends = (
             arrays["first"],
@@ -98,6 +98,13 @@ class Table:
         self.inboxes = [arrays["inbox"][span.start : span.stop] for span in self.spans]
         self.outboxes = [arrays["outbox"][span.start : span.stop] for span in self.spans]
         self.failed, self.beats, self.closing = arrays["failed"], arrays["beats"], arrays["closing"]
+
+
+def split(count: int, parts: int) -> list[range]:
+    """As even as can be; the first ones have one more."""
+    each, rest = divmod(count, parts)
+    ends = [(i + 1) * each + min(i + 1, rest) for i in range(parts)]
+    return [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def push(ring: Array, at: int, lanes: Array) -> None:

@@ -102,7 +102,7 @@ class Stepper:
         parts = (Table.sent(thread), Table.done(thread), READY)
         self._go, self._is_done, self._ready = (table.counters.part(part) for part in parts)
         own = slice(self._span.start, self._span.stop)
-        self._action, self._ends = table.action[own], table.ends[own]
+        self._actions, self._ends = {name: column[own] for name, column in table.actions.items()}, table.ends[own]
         self._ends[:] = 0
         self._final = {name: rows[own] for name, rows in table.final.items()}
         self._final_reward = table.final_reward[own]
@@ -147,7 +147,7 @@ class Stepper:
 
     def _step_one(self, world: InlineWorld) -> None:
         """The only lane of this thread, which stands in no ring."""
-        ready = world.step_only(self._action[0])
+        ready = world.step_only(self._actions)
         if ready.ended is not None:
             self._announce(ready)
             self._begin_episodes(world)
@@ -159,7 +159,7 @@ class Stepper:
 
     def _begin_episodes(self, world: InlineWorld) -> None:
         while world.num_fresh and not self._table.closing[0]:
-            self._announce(world.recv())
+            self._announce(*world.recv())
         # Slow ones are made one by one, after the lanes that were stepped with them were announced.
         world.resets_at_once = 1 if world.reset_s > SLOW_RESET_S else None
 
@@ -170,8 +170,8 @@ class Stepper:
             part = lanes[at : at + max(1, int(HOLD_S / self._step_s))]
             at += len(part)
             began = clock()
-            world.send(part, self._action[part])
-            ready = world.recv()
+            world.send(0, part, {name: column[part] for name, column in self._actions.items()})
+            (ready,) = world.recv()
             took_s = (clock() - began) / len(part)
             self._step_s += 0.1 * (took_s - self._step_s)
             self._announce(ready)

@@ -28,7 +28,7 @@ from freewheel.worlds.image import LIFE_LOST
 from freewheel.worlds.lives import end_lives
 from freewheel.worlds.plain import HAS_GAPS, WAS_MOVED, PlainRows
 from freewheel.worlds.seeds import episode_seed, lane_key
-from freewheel.worlds.world import TIMEOUT_S, Array, Ended, Obs, Ready
+from freewheel.worlds.world import TIMEOUT_S, Array, Columns, Ended, Group, Obs, Ready
 
 Vector = gymnasium.vector.VectorEnv[Any, Any, Any]
 LARGEST_SQUARE = float(np.finfo(np.float32).max) ** 2
@@ -47,7 +47,8 @@ class VectorWorld:
         self.num_lanes = env.num_envs
         self.obs_space = env.single_observation_space
         self.action_space = env.single_action_space
-        self._leaves = obs_leaves(name, self.obs_space, self.action_space)
+        self.groups = (Group("", self.obs_space, self.action_space, self.num_lanes),)
+        self._leaves = obs_leaves(name, self.obs_space, _plain(name, self.action_space))
         self._num_rows = self.num_lanes  # in a step
         self._shapes = [(leaf, (self._num_rows, *leaf.shape)) for leaf in self._leaves]
         self._mode = _autoreset_mode(env, name)
@@ -67,15 +68,15 @@ class VectorWorld:
         self._lost: Array | None = None  # lanes that lost a life in the last step
         self._rows = self._plain_rows()
 
-    def send(self, lanes: Array, actions: Array) -> None:
+    def send(self, group: int, lanes: Array, actions: Columns) -> None:
         if lanes is self._given:  # all at once, as they came
             self._given = None
         else:
             self._send_some(lanes)
         if lanes is self._ids:
-            self._actions[...] = actions
+            self._actions[...] = actions["action"]
         else:
-            self._actions[lanes] = actions
+            self._actions[lanes] = actions["action"]
 
     def _send_some(self, lanes: Array) -> None:
         waits = self._none.copy()
@@ -87,13 +88,13 @@ class VectorWorld:
         rest = waits.nonzero()[0]
         self._given = rest if len(rest) else None
 
-    def recv(self, timeout_s: float = TIMEOUT_S) -> Ready:
+    def recv(self, timeout_s: float = TIMEOUT_S) -> tuple[Ready, ...]:
         """All lanes but those whose episode just ended; the time limit cannot interrupt an env in this process."""
         self._lost = None
         ready = self._recv()
         if self._lost is not None:
             end_lives(ready, np.flatnonzero(self._lost))
-        return ready
+        return (ready,)
 
     def _recv(self) -> Ready:
         if not self._is_started:
@@ -117,6 +118,12 @@ class VectorWorld:
         self._over = self._none
         if not np.count_nonzero(over):  # a tenth of the time of any()
             return self._give(self._read(observed), reward, first, None)
+        return self._end(observed, reward, terminated, truncated, info, first, over)
+
+    def _end(
+        self, observed: Any, reward: Array, terminated: Array, truncated: Array, info: Any, first: Array, over: Array
+    ) -> Ready:
+        """A step in which some episodes ended: with their final observations, and the first ones of those that follow."""
         lanes = over.nonzero()[0]  # numbers are quicker to take by than a mask
         if self._mode is AutoresetMode.SAME_STEP:
             final = self._read_final(info, lanes)
@@ -285,6 +292,16 @@ class VectorWorld:
         """The place of a row of the newest step, whose rows are the lanes."""
         begun = self._begun.min() if row is None else self._begun[row]
         return Where(self.name, row, int(self._step_count - begun), self._seed)
+
+
+def _plain(name: str, action_space: Space) -> Space:
+    """Refuses nested actions: vector envs do not agree on how a batch of them is put together."""
+    if isinstance(action_space, (spaces.Dict, spaces.Tuple)):
+        raise ConfigError(
+            f"{name} has the action space {action_space}; a lane of a vector env takes one Box, Discrete, MultiDiscrete or "
+            "MultiBinary. Set world.kind to inline or pool, or wrap the env so that its actions are one of them."
+        )
+    return action_space
 
 
 def _autoreset_mode(env: Vector, name: str) -> AutoresetMode:

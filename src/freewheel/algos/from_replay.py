@@ -1,0 +1,177 @@
+"""Memory and pace of algorithms that learn from a replay, and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from freewheel.config import Config, ReplayConfig
+from freewheel.contracts import TargetRule
+from freewheel.errors import ConfigError
+from freewheel.learners.update import unrolled
+from freewheel.memory.counts import Counts
+from freewheel.memory.dials import Dials
+from freewheel.memory.lanes import Lanes, forecast_bytes
+from freewheel.memory.ratio_pace import Ratio, RatioPace, slack_of
+from freewheel.memory.replay import Replay
+from freewheel.memory.replay_memory import ReplayMemory
+from freewheel.memory.segment import allowed_bytes, format_bytes
+from freewheel.spec import RowSpec
+
+Draws = Callable[[int, torch.Generator], dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class ReplaySettings(Config):
+    """Settings of an algorithm that learns from a replay."""
+
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+
+
+class FromReplay:
+    """What an algorithm has that learns from a replay at a ratio. `config.replay` and `config.learner` say how."""
+
+    config: Any
+    draws: Draws
+    extra: Any
+    first_action = 0
+    rows_are = "replay"
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of one update."""
+        return int(self.config.learner.batch_size)
+
+    def num_updates(self, steps: int) -> float:
+        """That so many steps make due."""
+        return float(steps * self.config.learner.ratio / self.config.learner.batch_size)
+
+    def lane_rows(self, num_lanes: int, is_local: bool) -> int:
+        return int(self.config.replay.rows // num_lanes)
+
+    def refuse_memory(self, spec: RowSpec, num_lanes: int) -> None:
+        """Refuses a replay that this machine cannot hold, with the number of rows that it can."""
+        rows = self.config.replay.rows
+        needed = forecast_bytes(spec, num_lanes, rows // num_lanes)
+        allowed, source = allowed_bytes()
+        if needed > allowed:
+            fitting = max(int(rows * allowed / needed * 0.9), 1)
+            fitting = int(float(f"{fitting:.1g}"))
+            size = format_bytes(forecast_bytes(spec, num_lanes, max(fitting // num_lanes, 2)))
+            raise ConfigError(
+                f"replay.rows={rows:_} needs {format_bytes(needed)}, {source} allows {format_bytes(allowed)}. "
+                f"Try --replay.rows {fitting:_} ({size})."
+            )
+
+    def updates_together(self) -> int:
+        """Updates that are drawn and made at once, as one graph if they are compiled.
+
+        In sequential nothing is compiled unless it is asked for: a run is repeatable only if it always takes the same way.
+        """
+        config, learner, warmup = self.config, self.config.learner, self.config.replay.warmup_rows
+        if learner.compile == "off" or (
+            learner.compile == "auto" and (config.runtime != "local" or learner.workers > 1)
+        ):
+            return 1
+        most = unrolled(learner.updates_per_call)
+        if learner.compile == "auto":
+            fits = [
+                n for n in range(1, most + 1) if learner.updates_per_call % n == 0 and n * learner.batch_size <= warmup
+            ]
+            return max(fits)
+        if most * learner.batch_size > warmup:
+            raise ConfigError(
+                f"learner.compile=on draws {most * learner.batch_size} rows at once (learner.batch_size={learner.batch_size}, "
+                f"learner.updates_per_call={learner.updates_per_call}), more than replay.warmup_rows={warmup}. "
+                "Raise the last or lower one of the others."
+            )
+        return most
+
+    def memory(self, lanes: Lanes, seed: Callable[[str], int], prefetch: int = 0) -> ReplayMemory:
+        """Draws for all updates of a call at once, where the warm-up has so many rows; at least for those of one graph.
+
+        Each draw may wake a thread and a process, which costs as much as some small updates.
+        """
+        config, learner, together = self.config, self.config.learner, self.updates_together()
+        most = config.replay.warmup_rows // learner.batch_size
+        counts = range(together, learner.updates_per_call + 1, together)
+        fitting = [n for n in counts if learner.updates_per_call % n == 0 and n <= most]
+        replay = Replay(
+            lanes,
+            learner.batch_size * max(fitting, default=together),
+            n_step=self.n_step,
+            gamma=self.gamma,
+            stack=config.world.stack,
+            prioritized=config.replay.prioritized,
+            alpha=config.replay.alpha,
+            seed=seed("replay"),
+            prefetch=prefetch,
+        )
+        return ReplayMemory(
+            replay,
+            self.draws,
+            batch_size=learner.batch_size,
+            updates_per_call=learner.updates_per_call,
+            unrolled=together,
+            seed=seed("learner"),
+            beta=(config.replay.beta, config.replay.beta_end),
+            first_action=self.first_action,
+            columns=tuple(self.extra),
+        )
+
+    def pace(self, counts: Counts, num_lanes: int, is_local: bool, dials: Dials | None = None) -> RatioPace:
+        learner, local = self.config.learner, self.config.local
+        ratio = Ratio(learner.ratio, learner.batch_size, learner.updates_per_call, self.config.replay.warmup_rows)
+        slack = local.slack_steps or slack_of(ratio, num_lanes)
+        return RatioPace(counts, ratio, slack, is_free=local.free or not is_local, dials=dials)
+
+    def publish_every(self) -> tuple[int, float]:
+        """Updates and seconds between two versions of the weights for the actors."""
+        return self.config.local.publish_every_updates, self.config.local.publish_every_s
+
+    def target_rule(self) -> TargetRule:
+        return TargetRule(self.config.learner.tau, self.config.learner.target_every_updates)
+
+    @property
+    def gamma(self) -> float:
+        return float(self.config.q.gamma)
+
+    @property
+    def n_step(self) -> int:
+        return int(self.config.q.n_step)
+
+
+def check_replay(config: Any, n_step: int) -> None:
+    learner, replay, lanes = config.learner, config.replay, config.world.lanes
+    if learner.batch_size > replay.warmup_rows:
+        raise ConfigError(
+            f"learner.batch_size={learner.batch_size} exceeds replay.warmup_rows={replay.warmup_rows}. "
+            "Lower the first or raise the second."
+        )
+    if learner.batch_size % learner.accumulate:
+        raise ConfigError(
+            f"learner.accumulate={learner.accumulate} must divide learner.batch_size={learner.batch_size} "
+            "into equal parts."
+        )
+    if replay.warmup_rows > replay.rows:
+        raise ConfigError(
+            f"replay.warmup_rows={replay.warmup_rows} exceeds replay.rows={replay.rows}: the replay would never be warm. "
+            "Lower the first or raise the second."
+        )
+    needed = n_step + config.world.stack
+    if replay.rows // lanes < needed:
+        raise ConfigError(
+            f"replay.rows={replay.rows} over world.lanes={lanes} leaves {replay.rows // lanes} rows a lane; "
+            f"n_step={n_step} with world.stack={config.world.stack} needs {needed}. Raise replay.rows."
+        )
+
+
+def unused_replay(config: Any) -> dict[str, str]:
+    found = dict.fromkeys(("net.shared", "eval_sampled"), f"it belongs to ppo and appo, and algo={config.algo}")
+    if not config.replay.prioritized:
+        found |= dict.fromkeys(("replay.alpha", "replay.beta", "replay.beta_end"), "replay.prioritized is off")
+    return found

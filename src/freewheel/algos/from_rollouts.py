@@ -1,0 +1,178 @@
+"""Memory and pace of algorithms that learn from rollouts, and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from freewheel.config import Config, RolloutConfig
+from freewheel.contracts import Spaces
+from freewheel.errors import ConfigError
+from freewheel.learners.update import unrolled
+from freewheel.memory.counts import Counts
+from freewheel.memory.dials import Dials
+from freewheel.memory.lanes import Lanes, forecast_bytes
+from freewheel.memory.rollout import Rollout, lane_rows
+from freewheel.memory.rollout_memory import RolloutMemory
+from freewheel.memory.rollout_pace import RolloutPace
+from freewheel.memory.segment import allowed_bytes, format_bytes
+from freewheel.spec import RowSpec
+
+
+@dataclass(frozen=True)
+class RolloutSettings(Config):
+    """Settings of an algorithm that learns from rollouts."""
+
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+
+
+class FromRollouts:
+    """What an algorithm has that learns from each rollout in `epochs` of `minibatches`, then throws it away.
+
+    `columns` names what its `prepare` gives beside obs and action. Rollouts may be `max_lag` older than the newest policy where
+    rows are corrected for it.
+    """
+
+    needs_bootstraps = True
+    rows_are = "rollout"
+    columns: Sequence[str] = ()
+    revalues = False  # the learner values all observations by its own weights
+    config: Any
+    spaces: Spaces
+
+    @property
+    def epochs(self) -> int:
+        return 1
+
+    @property
+    def minibatches(self) -> int:
+        return 1
+
+    @property
+    def max_lag(self) -> int:
+        """Rollouts that actors may be ahead."""
+        return 0
+
+    def finish(self, minibatch: dict[str, Any]) -> dict[str, Any]:
+        """A minibatch before it is split any further."""
+        return minibatch
+
+    @property
+    def target_kl(self) -> float:
+        return 0.0
+
+    @property
+    def num_rows(self) -> int:
+        """Of a rollout, over all lanes."""
+        return int(self.config.rollout.rows * self.spaces.num_lanes)
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of one update."""
+        return self.num_rows // self.minibatches
+
+    def num_updates(self, steps: int) -> float:
+        """That so many steps make due."""
+        return steps / self.num_rows * self.epochs * self.minibatches
+
+    def lane_rows(self, num_lanes: int, is_local: bool) -> int:
+        """Rows for what is collected before it is learned from: a rollout, and in local so many ahead of it."""
+        ahead = self.max_lag if is_local else 0
+        return lane_rows(self.config.rollout.rows * (1 + ahead), num_lanes, self.config.world.stack)
+
+    def refuse_memory(self, spec: RowSpec, num_lanes: int) -> None:
+        """Refuses lanes that this machine cannot hold, twice: the rows of a rollout are gathered once, and again for those that are kept."""
+        rollout = self.config.rollout
+        kept = rollout.reuse * forecast_bytes(spec, num_lanes, rollout.rows)
+        needed = 2 * forecast_bytes(spec, num_lanes, self.lane_rows(num_lanes, is_local=True)) + kept
+        allowed, source = allowed_bytes()
+        if needed > allowed:
+            raise ConfigError(
+                f"rollout.rows={rollout.rows} on {num_lanes} lanes needs {format_bytes(needed)}, {source} allows "
+                f"{format_bytes(allowed)}. Lower rollout.rows or world.lanes."
+            )
+
+    def updates_together(self) -> int:
+        """Updates that are made at once, as one graph if they are compiled. Rollouts of varying length stay eager."""
+        learner = self.config.learner
+        is_open = learner.compile == "auto" and self.config.runtime == "local" and learner.workers < 2
+        if self.config.rollout.collect == "episodes" or not (learner.compile == "on" or is_open):
+            return 1
+        return unrolled(self.minibatches)
+
+    def memory(self, lanes: Lanes, seed: Callable[[str], int], prefetch: int = 0) -> RolloutMemory:
+        config = self.config
+        rollout = Rollout(
+            lanes,
+            config.rollout.rows * lanes.num_lanes,
+            stack=config.world.stack,
+            max_lag=config.rollout.max_lag,
+            revalues=self.revalues,
+            by_episodes=config.rollout.collect == "episodes",
+        )
+        return RolloutMemory(
+            rollout,
+            epochs=self.epochs,
+            minibatches=self.minibatches,
+            unrolled=self.updates_together(),
+            seed=seed("learner"),
+            columns=self.columns,
+            stack=config.world.stack,
+            reuse=config.rollout.reuse,
+            target_kl=self.target_kl,
+            first_action=getattr(self.spaces.action, "start", 0),  # of choices; 0 is an action of all others
+            finish=self.finish,
+        )
+
+    def pace(self, counts: Counts, num_lanes: int, is_local: bool, dials: Dials | None = None) -> RolloutPace:
+        rows = self.config.rollout.rows * num_lanes
+        lag = self.max_lag if is_local else 0
+        return RolloutPace(counts, rows, num_lanes, lag, rows // self.minibatches, is_lockstep=not is_local)
+
+    def publish_every(self) -> tuple[int, float]:
+        """After each rollout."""
+        return 1, 0.0
+
+
+def check_rollouts(config: Any, minibatches: int) -> None:
+    rows, lanes = config.rollout.rows, config.world.lanes
+    if rows * lanes % minibatches or rows * lanes // minibatches < 2:
+        raise ConfigError(
+            f"rollout.rows={rows} times world.lanes={lanes} gives {rows * lanes} rows, which {minibatches} minibatches "
+            "must divide into equal parts of at least 2. Change one of them."
+        )
+    if rows * lanes // minibatches % config.learner.accumulate:
+        raise ConfigError(
+            f"learner.accumulate={config.learner.accumulate} must divide a minibatch of {rows * lanes // minibatches} rows "
+            "into equal parts."
+        )
+    if config.rollout.collect == "episodes" and config.learner.compile == "on":
+        raise ConfigError(
+            "rollout.collect=episodes gives rollouts of any length, and learner.compile=on makes updates of one length. "
+            "Set learner.compile to auto or off, or rollout.collect to rows."
+        )
+    if config.net.norm.startswith("batch"):
+        raise ConfigError(
+            f"net.norm={config.net.norm} would make a policy depend on which rows are looked at together, and {config.algo} compares it with itself. "
+            "Set net.norm to layer or none."
+        )
+    if config.net.complete:
+        raise ConfigError(
+            f"net.complete=true names a network that gives action values, which {config.algo} cannot use. Leave it out."
+        )
+
+
+# What a learner from a replay has and one from rollouts has not.
+NOT_LEARNER = ("batch_size", "ratio", "updates_per_call", "target_every_updates", "tau")
+NOT_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s", "ahead")
+
+
+def unused_rollouts(config: Any) -> dict[str, str]:
+    algo = config.algo
+    found = dict.fromkeys((f"learner.{name}" for name in NOT_LEARNER), f"algo={algo} has no use for it")
+    found["net.complete"] = f"algo={algo} has no use for it"
+    found["checkpoint.replay"] = f"algo={algo} has no replay"
+    found |= dict.fromkeys((f"local.{name}" for name in NOT_LOCAL), f"algo={algo} publishes after each rollout")
+    found |= dict.fromkeys(("local.free", "local.slack_steps"), f"algo={algo} goes by rollout.max_lag")
+    return found

@@ -1,0 +1,168 @@
+"""SAC: an actor that is as random as its reward allows, two critics of which the lower counts, and a temperature that weighs the two.
+
+Three losses in order, each with parameters of its own. The critics learn r + discount * (min Q' - alpha * log pi) of the next
+state; the actor learns to raise min Q - alpha * log pi; the temperature keeps the entropy near its target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from freewheel.actors.sample_policy import SamplePolicy
+from freewheel.algos.algo import Defaults, Outcome, Params, outcome, seeded
+from freewheel.algos.from_replay import FromReplay, ReplaySettings, check_replay, unused_replay
+from freewheel.contracts import Batch, Draws, Forward, Hyper, Loss, ParamGroup, Seed, Spaces
+from freewheel.errors import ConfigError
+from freewheel.memory.dials import Dials
+from freewheel.nets.distributions import SquashedGaussian
+from freewheel.nets.soft_actor_critic import SoftActorCritic
+
+
+@dataclass(frozen=True)
+class SACConfig:
+    """SAC's switches."""
+
+    gamma: float = 0.99
+    """Discount per step."""
+
+    n_step: int = 1
+    """Steps of reward summed before the bootstrap."""
+
+    alpha: float = 1.0
+    """Temperature at the start: the weight of the entropy beside the return."""
+
+    learn_alpha: bool = True
+    """Learn the temperature, so that the entropy stays near its target."""
+
+    target_entropy: float | None = None
+    """Entropy to keep, in nats; not set: minus the number of action dimensions."""
+
+    actor_lr: float = 0.0
+    """Learning rate of the actor; 0: learner.lr."""
+
+    alpha_lr: float = 0.0
+    """Learning rate of the temperature; 0: learner.lr."""
+
+
+@dataclass(frozen=True)
+class Settings(ReplaySettings):
+    """Settings of SAC."""
+
+    sac: SACConfig = field(default_factory=SACConfig)
+
+
+class Algorithm(FromReplay, Defaults):
+    name = "sac"
+    Settings = Settings
+    defaults = {  # noqa: RUF012
+        "net.hidden": (256, 256),
+        "learner.batch_size": 256,
+        "learner.ratio": 256.0,
+        "learner.lr": 3e-4,
+        "learner.clip_norm": 0.0,
+        "learner.tau": 0.005,
+        "learner.target_every_updates": 1,
+        "replay.rows": 1_000_000,
+        "local.publish_every_updates": 1,
+    }
+    ranges = {  # noqa: RUF012
+        "sac.gamma": (0, 1),
+        "sac.n_step": (1, 1000),
+        "sac.alpha": (1e-8, 1e3),
+        "sac.actor_lr": (0, None),
+        "sac.alpha_lr": (0, None),
+    }
+    can_sample = True
+    dials = ("lr", "ratio")
+
+    def __init__(self, config: Any, spaces: Spaces, seed: Seed, body: Any = None, loss: Any = None) -> None:
+        super().__init__(config, spaces, seed)
+        sac = config.sac
+        self.actions = SquashedGaussian(spaces.action)
+        self.net: SoftActorCritic = seeded(seed("net"), lambda: self._build(body))  # type: ignore[assignment]
+        asked = sac.target_entropy
+        self.target_entropy = -float(self.actions.size) if asked is None else asked
+        self._own_lr = {name: lr for name, lr in (("actor_lr", sac.actor_lr), ("alpha_lr", sac.alpha_lr)) if lr > 0}
+        clip = config.learner.clip_norm
+        self.groups = (
+            ParamGroup("critics", "critics.", clip_norm=clip, target=self.target_rule()),
+            ParamGroup("actor", "actor.", "actor_lr" if sac.actor_lr else "lr", clip_norm=clip),
+            ParamGroup("temperature", "temperature.", "alpha_lr" if sac.alpha_lr else "lr"),
+        )
+        self.losses = (Loss(self.critic_loss, 0), Loss(self.actor_loss, 1), Loss(self.temperature_loss, 2))
+        if not sac.learn_alpha:
+            self.losses = self.losses[:2]
+
+    def _build(self, body: Any) -> nn.Module:
+        config = self.config
+        size = self.actions.size
+        return SoftActorCritic(self.spaces.obs, size, config.net, config.sac.alpha, config.world.stack, body)
+
+    def critic_loss(
+        self, forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws, hyper: Hyper
+    ) -> tuple[Tensor, Outcome]:
+        with torch.no_grad():
+            alpha = forward(params).exp()
+            action, log_prob = self.actions.draw(forward(params, batch["next_obs"]), draws["next"])
+            value = forward(target, batch["next_obs"], action).amin(1) - alpha * log_prob
+            goal = batch["reward"] + batch["discount"] * value
+        q = forward(params, batch["obs"], self.actions.in_unit(batch["action"]))
+        td = goal.unsqueeze(1) - q
+        loss = 0.5 * (batch["weight"].unsqueeze(1) * td.square()).mean(0).sum()
+        return loss, outcome(td.abs().mean(1), q, td.mean(1))
+
+    def actor_loss(
+        self, forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws, hyper: Hyper
+    ) -> tuple[Tensor, None]:
+        action, log_prob = self.actions.draw(forward(params, batch["obs"]), draws["now"])
+        value = forward(params, batch["obs"], action).amin(1)
+        return (forward(params).detach().exp() * log_prob - value).mean(), None
+
+    def temperature_loss(
+        self, forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws, hyper: Hyper
+    ) -> tuple[Tensor, None]:
+        with torch.no_grad():
+            _, log_prob = self.actions.draw(forward(params, batch["obs"]), draws["now"])
+        return -(forward(params) * (log_prob + self.target_entropy)).mean(), None
+
+    def draws(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+        return {name: torch.randn(rows, self.actions.size, generator=generator) for name in ("next", "now")}
+
+    def hyper(self, share_done: float) -> dict[str, float]:
+        return self._own_lr
+
+    def policy(
+        self, net: nn.Module, seed: Seed, lanes: range, all_lanes: int, dials: Dials | None = None
+    ) -> SamplePolicy:
+        return SamplePolicy(net, self.actions, seed("act"), len(lanes), lanes.start, has_value=False)
+
+    def metrics(self) -> dict[str, float]:
+        return {"alpha": self.net.temperature.log_alpha.exp().item()}
+
+    @property
+    def gamma(self) -> float:
+        return float(self.config.sac.gamma)
+
+    @property
+    def n_step(self) -> int:
+        return int(self.config.sac.n_step)
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        check_replay(config, config.sac.n_step)
+        if config.net.complete:
+            raise ConfigError(
+                "net.complete=true names a network that gives action values, which sac cannot use. Leave it out."
+            )
+
+    @classmethod
+    def unused(cls, config: Any) -> dict[str, str]:
+        found = unused_replay(config)
+        found.pop("eval_sampled")
+        if not config.sac.learn_alpha:
+            found |= dict.fromkeys(("sac.target_entropy", "sac.alpha_lr"), "sac.learn_alpha is off")
+        return found

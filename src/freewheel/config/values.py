@@ -1,0 +1,123 @@
+"""Settings of algorithms that learn action values from a replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class QConfig:
+    """The algorithm's switches."""
+
+    gamma: float = 0.99
+    """Discount per step."""
+
+    n_step: int = 1
+    """Steps of reward summed before the bootstrap."""
+
+    double: bool = True
+    """Double DQN: the online network selects the next action, the target network evaluates it."""
+
+    dueling: bool = False
+    """Dueling heads for state value and advantages."""
+
+    noisy: bool = False
+    """Noisy networks: explore by learned noise instead of epsilon."""
+
+    noisy_sigma: float = 0.5
+    """noisy: initial noise scale."""
+
+    loss: Literal["huber", "mse"] = "huber"
+    """dqn: loss on the TD error."""
+
+    huber: float = 1.0
+    """dqn, qrdqn, iqn: Huber loss threshold."""
+
+    num_quantiles: int = 50
+    """qrdqn: quantiles per action."""
+
+    num_taus: int = 64
+    """iqn: quantiles of the online network per training row."""
+
+    num_target_taus: int = 64
+    """iqn: quantiles of the target network per training row."""
+
+    num_act_taus: int = 32
+    """iqn: quantiles used to select an action."""
+
+    num_cosines: int = 64
+    """iqn: size of the cosine embedding of a quantile."""
+
+    num_atoms: int = 51
+    """c51, rainbow: atoms of the return distribution."""
+
+    v_min: float = -10.0
+    """c51, rainbow: lowest return of the support."""
+
+    v_max: float = 10.0
+    """c51, rainbow: highest return of the support."""
+
+
+@dataclass(frozen=True)
+class ExploreConfig:
+    """How actors explore. Steps are counted over all lanes."""
+
+    schedule: Literal["linear", "exponential", "constant", "ladder"] = "linear"
+    """linear, exponential: from start to end; constant: end; ladder: each lane its own constant, as in Ape-X."""
+
+    start: float = 1.0
+    """Epsilon at the first step."""
+
+    end: float = 0.05
+    """Epsilon from over_steps on."""
+
+    over_steps: int = 10_000
+    """Steps over which epsilon goes from start to end."""
+
+    ladder_base: float = 0.4
+    """ladder: epsilon of the first lane."""
+
+    ladder_power: float = 7.0
+    """ladder: the last lane has ladder_base ** (1 + ladder_power)."""
+
+    hold_steps: int = 1
+    """Repeat each random action for a random number of steps, up to this."""
+
+    floor: float = 0.0
+    """Epsilon never falls below this, whatever schedule and override say."""
+
+    override: float | None = None
+    """This epsilon instead of the schedule's."""
+
+    pulse_every_steps: int = 0
+    """Start a pulse of extra exploration every this many steps; 0 turns it off."""
+
+    pulse_steps: int = 1_000
+    """Length of a pulse."""
+
+    pulse_epsilon: float = 0.5
+    """Epsilon during a pulse, where the schedule's is lower."""
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """What is kept, and how it is drawn."""
+
+    rows: int = 100_000
+    """Replay buffer size, in rows over all lanes."""
+
+    warmup_rows: int = 1_000
+    """Env steps before training starts."""
+
+    prioritized: bool = False
+    """Prioritized experience replay (PER): sample rows by their last TD error."""
+
+    alpha: float = 0.6
+    """PER: priority exponent alpha."""
+
+    beta: float = 0.4
+    """PER: importance weight exponent beta at the start."""
+
+    beta_end: float = 1.0
+    """PER: beta at the end of the run."""

@@ -1,0 +1,145 @@
+"""What one step of an env costs: time, CPU time, and whether it works or waits."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from freewheel.spec import Space, flatten
+from freewheel.worlds.actions import actions_of
+from freewheel.worlds.legal import Legal
+from freewheel.worlds.world import Columns, World, recv_sole, sole_group
+
+NUM_ACTIONS = 512
+MOST_STEPS = 200_000
+# Below this share of CPU time a step mostly waits, if it was not others that took the core from it.
+WAITING_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one step of one lane, with random actions; `reset_us` is None where resets cannot be told from steps."""
+
+    steps: int
+    median_us: float
+    mean_us: float
+    p95_us: float
+    reset_us: float | None
+    cpu_share: float
+    waits: bool
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _Meter:
+    """Time and CPU time since it was made, and how often the process gave its core away or lost it."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu, self._usage = time.perf_counter(), time.process_time(), _usage()
+
+    def costs(self, steps_us: list[float], resets_us: list[float]) -> Costs:
+        share = (time.process_time() - self._cpu) / max(time.perf_counter() - self._wall, 1e-9)
+        usage = _usage()
+        gave, lost = usage.ru_nvcsw - self._usage.ru_nvcsw, usage.ru_nivcsw - self._usage.ru_nivcsw
+        return Costs(
+            len(steps_us),
+            float(np.median(steps_us)),
+            float(np.mean(steps_us)),
+            float(np.percentile(steps_us, 95)),
+            float(np.median(resets_us)) if resets_us else None,
+            share,
+            share < WAITING_SHARE and gave > lost,
+        )
+
+
+def _usage() -> resource.struct_rusage:
+    return resource.getrusage(resource.RUSAGE_SELF)
+
+
+def costs_of_env(env: Any, budget_s: float, go_on: Callable[[], None], by_mask: bool = False) -> Costs:
+    """Of a plain env, step by step; with `by_mask` actions are such as its mask allows."""
+    actions = actions_of(env.action_space).apart(columns_of(env.action_space))
+    clock = time.perf_counter_ns
+    steps: list[float] = []
+    resets: list[float] = []
+    legal = legal_for(env.observation_space, env.action_space, by_mask)
+    observed, _ = env.reset(seed=0)
+    meter = _Meter()
+    for i in paced(budget_s, go_on):
+        action = actions[i % NUM_ACTIONS] if legal is None else legal.one(actions[i % NUM_ACTIONS], observed)
+        began = clock()
+        observed, _, terminated, truncated, _ = env.step(action)
+        ended = clock()
+        steps.append((ended - began) / 1e3)
+        if terminated or truncated:
+            observed, _ = env.reset(seed=len(resets) + 1)
+            resets.append((clock() - ended) / 1e3)
+    return meter.costs(steps, resets)
+
+
+def costs_of_world(driver: Driver, budget_s: float, go_on: Callable[[], None]) -> Costs:
+    """Of a vector env: each call's time over its lanes, our checks and the resets included."""
+    clock = time.perf_counter_ns
+    steps: list[float] = []
+    meter = _Meter()
+    for _ in paced(budget_s, go_on):
+        began = clock()
+        driver.step()
+        steps.append((clock() - began) / 1e3 / driver.group.num_lanes)
+    return meter.costs(steps, [])
+
+
+class Driver:
+    """Steps a world with random actions; with `by_mask` with such as the env's mask allows."""
+
+    def __init__(self, world: World, by_mask: bool = False) -> None:
+        self.world = world
+        self.steps = self.episodes = 0
+        self.group = sole_group(world)
+        self._actions = columns_of(self.group.action_space)
+        self._legal = legal_for(self.group.obs_space, self.group.action_space, by_mask)
+        self._ready = recv_sole(world)
+
+    def step(self) -> None:
+        lanes = self._ready.lanes
+        rows = (self.steps + np.arange(len(lanes))) % NUM_ACTIONS
+        actions = {name: column[rows] for name, column in self._actions.items()}
+        if self._legal is not None:
+            actions["action"] = self._legal.rows(actions["action"], self._ready.obs)
+        self.world.send(0, lanes, actions)
+        self._ready = recv_sole(self.world)
+        self.steps += len(lanes)
+        self.episodes += 0 if self._ready.ended is None else len(self._ready.ended.lanes)
+
+
+def legal_for(obs_space: Space, action_space: Space, by_mask: bool) -> Legal | None:
+    """None where the policy would not look at a mask, or there is none."""
+    legal = Legal(obs_space, action_space) if by_mask else None
+    return legal if legal is not None and legal.has_mask else None
+
+
+def paced(budget_s: float, go_on: Callable[[], None]) -> Iterator[int]:
+    """Counts while the time lasts, at least to one; calls `go_on` about once a second, for slow is not silent."""
+    told_s = time.monotonic()
+    over_s = told_s + budget_s
+    for i in range(MOST_STEPS):
+        yield i
+        now_s = time.monotonic()
+        if now_s >= over_s:
+            return
+        if now_s > told_s + 1:
+            go_on()
+            told_s = now_s
+
+
+def columns_of(space: Space) -> Columns:
+    """Random actions, always the same."""
+    space.seed(1)
+    rows = [flatten("action", space, space.sample()) for _ in range(NUM_ACTIONS)]
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}

@@ -1,0 +1,104 @@
+"""Episodes of a policy, greedy or as it draws its actions, on seeds that training never sees."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from freewheel.actors.history import History
+from freewheel.algos.make import seed_of
+from freewheel.config import Config
+from freewheel.contracts import Array, Columns
+from freewheel.errors import ConfigError, EnvError
+from freewheel.report.episodes import Episode, Episodes
+from freewheel.spec import RowSpec
+from freewheel.store.load import Trained
+from freewheel.worlds.make import make_world
+from freewheel.worlds.world import Group, Ready, World
+
+# Enough to make the network's passes cheap, few enough that no lane waits long for the last one.
+MOST_LANES = 25
+
+
+def evaluate(
+    trained: Sequence[Trained],
+    config: Config,
+    env: Any,
+    episodes: int,
+    seed: int | None = None,
+    on_episode: Callable[[Episode, int], None] = lambda episode, group: None,
+) -> list[list[Episode]]:
+    """Plays `episodes` in each group of the world and gives them all; greedy ones, unless a policy's eval_sampled says otherwise.
+
+    Each lane plays a share that is fixed beforehand: taking whichever end first would favour the short ones.
+    """
+    is_one_env = hasattr(env, "step") and not isinstance(env, type)  # an object cannot be copied
+    lanes = 1 if is_one_env else min(episodes, MOST_LANES)
+    seed = seed_of(config, "eval") if seed is None else seed
+    world = make_world(env, dataclasses.replace(config.world, lanes=lanes), seed)
+    try:
+        seats = [_Seat(*each, config, episodes, seed) for each in zip(trained, world.groups, strict=True)]
+        _play(world, seats, on_episode)
+        return [seat.finished for seat in seats]
+    finally:
+        world.close()
+
+
+class _Seat:
+    """A policy that plays a group, and how many episodes each of its lanes has yet to play."""
+
+    def __init__(self, trained: Trained, group: Group, config: Config, episodes: int, seed: int) -> None:
+        is_sampled = trained.config.eval_sampled
+        if is_sampled and not trained.algo.can_sample:
+            raise ConfigError(
+                f"algo={trained.config.algo} has values, not a policy to draw actions from, and plays greedy episodes only. "
+                "Leave eval_sampled and --actions sampled out."
+            )
+        self.policy, self.is_sampled = trained.acting(group.num_lanes, seed), is_sampled
+        self.count, self.finished, self.steps = Episodes(group.num_lanes), list[Episode](), 0
+        fields, stack = RowSpec.of(group.obs_space, group.action_space).fields, config.world.stack
+        self._history = History(fields, group.num_lanes, stack) if stack > 1 else None
+        # Lane i plays one more if the episodes do not come out even.
+        self.left = np.full(group.num_lanes, episodes // group.num_lanes)
+        self.left[: episodes % group.num_lanes] += 1
+
+    def receive(self, ready: Ready) -> list[Episode]:
+        """The episodes that count."""
+        self.steps += len(ready.lanes)
+        found = []
+        for episode in self.count.add(ready.lanes, ready.reward, ready.first, ready.ended, self.steps):
+            if self.left[episode.lane] > 0:
+                self.left[episode.lane] -= 1
+                found.append(episode)
+        self.finished += found
+        return found
+
+    def actions(self, ready: Ready) -> Columns:
+        seen = ready.obs if self._history is None else self._history.push(ready.lanes, ready.obs, ready.first)
+        if (refused := self.policy.refuse(ready.obs)) is not None:
+            raise EnvError(
+                f"observation {refused[0]} of {len(ready.lanes)} has {refused[1]}. Allow at least one, or end the episode there."
+            )
+        if self.is_sampled:
+            return self.policy.choose(seen, ready.lanes, ready.first, 0).actions
+        return self.policy.greedy(seen)
+
+    def wanted(self, lanes: Array, may_rest: bool) -> Array:
+        return self.left[lanes] > 0 if may_rest else np.full(len(lanes), True)
+
+
+def _play(world: World, seats: Sequence[_Seat], on_episode: Callable[[Episode, int], None]) -> None:
+    while any(seat.left.any() for seat in seats):
+        for ready in world.recv():
+            seat = seats[ready.group]
+            for episode in seat.receive(ready):
+                on_episode(episode, ready.group)
+            if not len(ready.lanes):
+                continue
+            actions, wanted = seat.actions(ready), seat.wanted(ready.lanes, world.may_rest)
+            if wanted.any():
+                chosen = {name: column[wanted] for name, column in actions.items()}
+                world.send(ready.group, ready.lanes[wanted], chosen)

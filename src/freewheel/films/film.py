@@ -1,0 +1,289 @@
+"""Frames to a GIF or an MP4: the file is whole or absent, and of a bounded size."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from freewheel.errors import ConfigError, EnvError
+from freewheel.store import disk
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Array = np.ndarray[Any, Any]
+
+NEEDS = {".gif": ["PIL.Image"], ".mp4": ["PIL.Image", "imageio_ffmpeg"]}
+# 600 frames of 400 x 267, some 200 MB while the film is made. A perfect episode of CartPole keeps all its frames.
+MOST_PIXELS = 64_000_000
+GIF_SIDE = 400
+MOST_SIDE = 4096
+# Viewers show a frame of less than 0.02 s as if it had 0.1 s.
+SHORTEST_S = 0.02
+# A loop that begins again at once hides how the episode ended.
+LAST_S = 1.0
+PALETTE_FRAMES = 16
+FFMPEG_S = 60.0
+
+
+def check_film(path: Path, fps: float = 1.0, size: int | None = None) -> None:
+    """Refuses a film that cannot be made, before anything is played."""
+    suffix = path.suffix.lower()
+    if suffix not in NEEDS:
+        raise ConfigError(f"--out {path} has the ending {suffix!r}; films are written as .gif or .mp4.")
+    if not (math.isfinite(fps) and 0 < fps <= 1000):
+        raise ConfigError(f"--fps {fps} must be above 0 and at most 1000.")
+    if size is not None and not 16 <= size <= MOST_SIDE:
+        raise ConfigError(f"--size {size} must be between 16 and {MOST_SIDE} pixels.")
+    for module in NEEDS[suffix]:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            other = ", or write a .gif" if module == "imageio_ffmpeg" else ""
+            raise ConfigError(
+                f'a {suffix} film needs {module.partition(".")[0]}, which is not installed. pip install "freewheel[video]"{other}'
+            ) from error
+    if not path.parent.is_dir():
+        raise ConfigError(f"--out {path}: there is no folder {path.parent}. Make it, or choose another place.")
+    if path.is_dir():
+        raise ConfigError(f"--out {path} is a folder. Give the name of a file.")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"{path} cannot be written: no permission. Choose another place with --out.")
+
+
+class Film:
+    """Takes frames (uint8 [height, width, 3]); the file takes its place when the `with` block ends without an error.
+
+    `size` is the longest side in pixels; None keeps the frames' own, but at most 400 in a GIF. `env` is who gets
+    the blame for a frame that is none.
+    """
+
+    def __init__(self, path: Path, fps: float, size: int | None = None, env: str = "the env") -> None:
+        check_film(path, fps, size)
+        self.path = path
+        self.num_shown = 0
+        self._size, self._env = size, env
+        self._shape: tuple[int, ...] = ()
+        self._temp = disk.temp_in(path.parent.absolute())
+        self._is_gif = path.suffix.lower() == ".gif"
+        self._encoder: Gif | Mp4 = Gif(self._temp, fps) if self._is_gif else Mp4(self._temp, fps)
+
+    @property
+    def num_frames(self) -> int:
+        """Frames that the file shows; a long GIF leaves some out."""
+        return self._encoder.num_frames
+
+    def check(self, frame: Any) -> None:
+        """Refuses what is no frame."""
+        if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+            what = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
+            raise EnvError(f"{self._env} gave {what} from render(); a frame is an array of uint8 [height, width, 3].")
+
+    def add(self, frame: Any) -> None:
+        self.check(frame)
+        self._shape = self._shape or frame.shape
+        if frame.shape != self._shape or 0 in frame.shape:
+            raise EnvError(
+                f"{self._env} gave a frame of shape {frame.shape} after {self._shape} from render(); all must be alike."
+            )
+        self.num_shown += 1
+        with self._writing():
+            self._encoder.add(self._fitted(frame))
+
+    def __enter__(self) -> Film:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            if error is None and self.num_shown:
+                with self._writing():
+                    self._encoder.finish()
+                    _sync(self._temp)
+                    os.replace(self._temp, self.path)
+        finally:
+            self._encoder.stop()
+            disk.remove(self._temp)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path} could not be written: {error.strerror or error}. "
+                "Make room there, or choose another place with --out."
+            ) from error
+
+    def _fitted(self, frame: Array) -> Image:
+        from PIL import Image
+
+        image = Image.fromarray(frame)
+        longest = max(image.size)
+        wanted = self._size or (min(longest, GIF_SIDE) if self._is_gif else longest)
+        sides = [max(1, round(side * wanted / longest)) for side in image.size]
+        if not self._is_gif:
+            sides = [max(2, side - side % 2) for side in sides]  # what players of H.264 can show
+        if wanted == longest:
+            return image.crop((0, 0, sides[0], sides[1]))
+        # Enlarged pixels stay square: it is small drawings that are enlarged.
+        how = Image.Resampling.LANCZOS if wanted < longest else Image.Resampling.NEAREST
+        return image.resize((sides[0], sides[1]), how)
+
+
+class Gif:
+    """Keeps every n-th frame, so that a frame is long enough to be shown, and the last one.
+
+    Each time there are more pixels than is reasonable n is doubled and every second frame is given up: the film stays as long
+    as what it shows.
+    """
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self._path, self._fps = path, fps
+        self._every = max(1, math.ceil(fps * SHORTEST_S))
+        self._kept: list[tuple[int, Image]] = []
+        self._last: tuple[int, Image] | None = None  # not kept yet; the film ends with it
+        self._count = 0
+
+    @property
+    def num_frames(self) -> int:
+        return len(self._kept) + (self._last is not None)
+
+    def add(self, image: Image) -> None:
+        self._last = (self._count, image)
+        if self._count % self._every == 0:
+            self._kept.append(self._last)
+            self._last = None
+        self._count += 1
+        if len(self._kept) * image.width * image.height > MOST_PIXELS and len(self._kept) > 2:
+            self._every *= 2
+            self._last = self._kept[-1] if len(self._kept) % 2 == 0 else None
+            self._kept = self._kept[::2]
+
+    def finish(self) -> None:
+        from PIL import Image
+
+        if self._last is not None:
+            self._kept.append(self._last)
+            self._last = None
+        palette = self._palette()
+        frames = (image.quantize(palette=palette, dither=Image.Dither.NONE) for _, image in self._kept)
+        with open(self._path, "xb") as file:
+            next(frames).save(
+                file, "GIF", save_all=True, append_images=frames, duration=self._durations_ms(), loop=0, optimize=False
+            )
+
+    def stop(self) -> None:
+        """Nothing is under way between two calls."""
+
+    def _palette(self) -> Image:
+        """One palette for all frames: with its own for each, still areas would flicker and take more room."""
+        from PIL import Image
+
+        images = [image for _, image in self._kept]
+        chosen = images[:: math.ceil(len(images) / PALETTE_FRAMES)]
+        chosen = chosen if chosen[-1] is images[-1] else [*chosen, images[-1]]
+        width, height = images[0].size
+        strip = Image.new("RGB", (width, height * len(chosen)))
+        for i, image in enumerate(chosen):
+            strip.paste(image, (0, i * height))
+        return strip.quantize(255)  # one colour stays free for what a frame leaves as it was
+
+    def _durations_ms(self) -> list[int]:
+        """A GIF counts in hundredths: each frame's time is rounded, not its duration, so that the error does not add up."""
+        times = [round(100 * index / self._fps) for index, _ in self._kept]
+        shown = [10 * (after - before) for before, after in pairwise(times)]
+        return [max(duration, int(1000 * SHORTEST_S)) for duration in shown] + [int(1000 * LAST_S)]
+
+
+class Mp4:
+    """Hands the frames to ffmpeg, whose exit code and words tell whether the file is whole."""
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self.num_frames = 0
+        self._path, self._fps = path, fps
+        self._child: subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes] | None = None
+        try:
+            self._program = str(importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe())
+        except RuntimeError as error:
+            raise ConfigError(f'an .mp4 film needs ffmpeg: {error} pip install "freewheel[video]"') from error
+
+    def add(self, image: Image) -> None:
+        if self._child is None:
+            self._start(image.size)
+        try:
+            self._pipe().write(image.tobytes())
+        except OSError as error:
+            raise OSError(self._words()) from error
+        self.num_frames += 1
+
+    def finish(self) -> None:
+        assert self._child is not None
+        with suppress(OSError):  # its exit code tells more
+            self._pipe().close()
+        try:
+            code = self._child.wait(FFMPEG_S)
+        except subprocess.TimeoutExpired:
+            raise OSError(f"ffmpeg has not ended within {FFMPEG_S:.0f} s") from None
+        if code != 0:
+            raise OSError(self._words())
+
+    def stop(self) -> None:
+        if self._child is not None:
+            with suppress(OSError):
+                self._pipe().close()
+            if self._child.poll() is None:
+                self._child.kill()
+                self._child.wait()
+        if self._said is not None:
+            self._said.close()
+
+    def _start(self, sides: tuple[int, int]) -> None:
+        rate = str(Fraction(self._fps).limit_denominator(1001))
+        raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{sides[0]}x{sides[1]}", "-r", rate, "-i", "pipe:0"]
+        # crf 20: no difference is seen in drawings. faststart: a browser shows it before it has all of it.
+        film = ["-an", "-c:v", "libx264", "-crf", "20", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4"]
+        # To a file: nobody reads while frames are written, and a full pipe would stop both.
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        self._child = subprocess.Popen(
+            [self._program, "-v", "error", "-nostdin", "-n", *raw, *film, f"file:{self._path}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._said,
+            start_new_session=True,  # Ctrl-C is ours to answer
+        )
+
+    def _pipe(self) -> IO[bytes]:
+        assert self._child is not None
+        return cast("IO[bytes]", self._child.stdin)
+
+    def _words(self) -> str:
+        """What ffmpeg said when it gave up."""
+        assert self._child is not None
+        assert self._said is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(1.0)
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").strip().splitlines()
+        return (
+            f"ffmpeg says: {lines[-1].strip().rstrip('.')}" if lines else f"ffmpeg ended with code {self._child.poll()}"
+        )
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,323 @@
+"""More than one process for the gradient of each batch: a share of the rows each, one optimiser update by the leader.
+
+Everybody works from the same weights, so the result is that of one worker with the whole batch. There is no lock: the leader
+raises `GIVEN` when shares may be read, each worker its own count when its gradient may be, and nobody writes what the other
+still reads.
+
+On the CPU all live in the same vectors. Workers with a device each are apart: weights, shares and gradients go through the shared
+memory, each row only to the device that trains on it, and statistics of BatchNorm, each worker's of its own rows, are averaged.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from freewheel.contracts import Batch, Draws
+from freewheel.errors import ConfigError, FreewheelError
+from freewheel.learners.passes import Gradient
+from freewheel.learners.shared_tensors import Room, opened
+from freewheel.learners.update import Update, summed
+from freewheel.machine.process import is_alive
+from freewheel.memory.counter import Counters
+from freewheel.memory.nested import leaves, mapped, moved, num_rows, parts_of, rows_of
+from freewheel.memory.segment import Segment, format_bytes
+
+GIVEN = 0  # the counter of batches given out; counter i is that of the batches worker i has done
+# How often a waiting side looks whether the other one is still there.
+LOOK_EVERY_S = 0.25
+# What stands in place of a worker's pid after an error, and in the leader's after `dismiss`.
+LEFT = -1
+
+
+class WorkersMemory:
+    """The shared memory of `num_workers` workers of one policy, made by the supervisor for a update of these shapes.
+
+    `batch` and `draws` are an example of one update's (not stacked). Worker 0 leads, the others help. `is_apart`: each has a
+    device of its own. Hand it to child processes as a `Process` argument (forkserver or spawn).
+    """
+
+    def __init__(self, num_workers: int, update: Update, batch: Batch, draws: Draws, is_apart: bool = False) -> None:
+        self.num_workers, self.num_rows, self.is_apart = num_workers, num_rows(batch), is_apart
+        if not 2 <= num_workers <= self.num_rows:
+            raise ConfigError(
+                f"learner.workers={num_workers} must be at least 2 and at most learner.batch_size={self.num_rows}: "
+                "each needs a row."
+            )
+        if not is_apart:
+            refuse_shared_statistics(update.passes.net)
+        room = Room()
+        self._vectors = {name: room.like(getattr(update.state, name)) for name in ("weights", "target")}
+        self._facts = room.take((num_workers,), torch.int64)  # pids
+        self._scale = room.like(update.state.scale)
+        self._moves = room.take((), torch.int64)  # of the target
+        self._batch = mapped(batch, room.like)
+        self._draws = mapped(draws, room.like)
+        self._which = room.take((), torch.int64)  # of the losses
+        self._hyper = {name: room.take(()) for name in update.hyper}
+        self._outcome_type = update.algo.outcome
+        self._outcomes = [
+            [[room.like(part) for part in outcome or ()] for outcome in outcomes_of(update, batch, draws, *share)]
+            for share in self.shares[1:]
+        ]
+        self._gradients = [room.take((update.flat.num_params,)) for _ in range(1, num_workers)]
+        self._losses = room.take((num_workers,))
+        num_buffers = update.flat.size - update.flat.num_params if is_apart else 0
+        self._buffers = [room.take((num_buffers,)) for _ in range(1, num_workers) if num_buffers]
+        self.segment = Segment.create(room.num_bytes, "the gradient workers", "Lower learner.workers.")
+        self.counters = Counters(num_workers)
+        self._open()
+
+    def _open(self) -> None:
+        at = opened(self.segment)
+        self.weights, self.target = (at(self._vectors[name]) for name in ("weights", "target"))
+        self.pids, self.scale, self.losses = at(self._facts), at(self._scale), at(self._losses)
+        self.moves, self.buffers = at(self._moves), [at(place) for place in self._buffers]
+        self.batch, self.draws = mapped(self._batch, at), mapped(self._draws, at)
+        self.which, self.hyper = at(self._which), mapped(self._hyper, at)
+        self.outcomes = [[[at(place) for place in outcome] for outcome in worker] for worker in self._outcomes]
+        self.gradients = [at(place) for place in self._gradients]
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("num_workers", "num_rows", "is_apart", "segment", "counters")
+        return {name: value for name, value in vars(self).items() if name in kept or name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._open()
+
+    @property
+    def shares(self) -> list[tuple[int, int]]:
+        """(first row, rows) of each worker."""
+        return parts_of(self.num_rows, self.num_workers)
+
+    def pin(self, cuda: Any = torch.cuda) -> bool:
+        """Locks the calling process's view of the memory, so that a CUDA device copies from and to it directly; False if that is refused."""
+        first = self.weights.data_ptr()  # they lie at its begin
+        return int(cuda.cudart().cudaHostRegister(first, self.segment.num_bytes, 0)) == 0
+
+    def lead(self) -> None:
+        """The calling process gives out the batches from now on."""
+        self.pids[0] = os.getpid()
+
+    def dismiss(self) -> None:
+        """Wakes the workers and lets them go."""
+        self.pids[0] = LEFT
+        self.counters.add(GIVEN)
+
+
+class SharedGradients:
+    """The leader's side: from now on the update's gradients come from the whole memory, and its vectors are the shared ones.
+
+    `update` is the update's own. An update that a worker does not answer within `timeout_s` raises, with nothing changed.
+    So does the death of a worker, unless `may_wait` says that another one will come; it is asked whenever a worker is
+    waited for, several times a second. Where one may come, a worker that is late is told of by `late`, and waited for again.
+    `mark` hears when the waiting begins (True) and ends.
+    """
+
+    def __init__(
+        self,
+        update: Update,
+        memory: WorkersMemory,
+        timeout_s: float = 60.0,
+        may_wait: Callable[[], bool] = lambda: False,
+        late: Callable[[int], None] = lambda worker: None,
+        mark: Callable[[bool], None] = lambda is_waiting: None,
+    ) -> None:
+        if update.is_compiled or (update.device.type != "cpu" and not memory.is_apart):
+            raise ConfigError(
+                "more than one worker takes eager updates, on the CPU or on a device each: --compile off --learner.device cpu."
+            )
+        self.update, self.memory, self.timeout_s = update, memory, timeout_s
+        self.may_wait, self.late, self.mark = may_wait, late, mark
+        if memory.is_apart:
+            self._moves_given = -1
+            pin_where_possible(update, memory)
+        else:
+            memory.weights.copy_(update.state.weights)
+            memory.target.copy_(update.state.target)
+            update.live_in(memory.weights, memory.target)
+        memory.lead()
+        update.gradient_by = self.gradient
+
+    def gradient(self, batch: Batch, draws: Draws, which: int = 0) -> Gradient:
+        """Of a loss over the whole batch: gives the shares out, works off the first, adds up."""
+        memory = self.memory
+        (_, mine), *others = shares = memory.shares
+        # Only what the workers read: the leader's rows come first and stay where they are.
+        for shared, given in zip(leaves(memory.batch), leaves(batch), strict=True):
+            shared[mine:].copy_(given[mine:])
+        for name, given in draws.items():
+            memory.draws[name].copy_(given)
+        memory.scale.copy_(self.update.state.scale)
+        memory.which.fill_(which)
+        for name, value in self.update.hyper.items():
+            memory.hyper[name].copy_(value)
+        if memory.is_apart:
+            self._give_weights()
+        number = memory.counters.value(GIVEN) + 1
+        memory.counters.add(GIVEN)  # pairs with the workers' wait: weights and shares are there
+        own = self.update.gradient(*on_device(self.update, *rows_of(batch, draws, 0, mine)), which)
+        self.mark(True)
+        for worker in range(1, memory.num_workers):
+            self._wait_for(worker, number)
+        self.mark(False)
+        each, device = [own], self.update.device
+        for worker in range(1, memory.num_workers):
+            # These copies wait: until they are done no worker may write the next gradient, nor the replay the rows above.
+            found = [part.to(device, copy=True) for part in memory.outcomes[worker - 1][which]]
+            size = len(own.vector)
+            vector, loss = memory.gradients[worker - 1][:size].to(device), memory.losses[worker].to(device)
+            each.append(Gradient(vector, loss, memory._outcome_type(*found) if found else None))
+        if memory.buffers:
+            self._average_statistics([count / memory.num_rows for _, count in others])
+        return summed(each, [count / memory.num_rows for _, count in shares])
+
+    def _give_weights(self) -> None:
+        """As they are by now; the target only after it moved. The first time both: a checkpoint may have been loaded before."""
+        memory, update = self.memory, self.update
+        memory.weights.copy_(update.state.weights)
+        if self._moves_given != update.num_moves:
+            memory.target.copy_(update.state.target)
+            memory.moves += 1
+            self._moves_given = update.num_moves
+
+    def _average_statistics(self, shares: list[float]) -> None:
+        _, own = self.update.flat.split(self.update.state.weights)
+        before = own.clone()
+        for other, share in zip(self.memory.buffers, shares, strict=True):
+            own.add_(other.to(own.device) - before, alpha=share)  # exact where all are the same, as counts are
+
+    def _wait_for(self, worker: int, number: int) -> None:
+        """Sleeps until the worker, or the one that takes its place, has done the batch."""
+        memory = self.memory
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            left = deadline - time.monotonic()
+            is_done = memory.counters.wait(worker, number, max(min(left, LOOK_EVERY_S), 0.0))
+            pid = int(memory.pids[worker])
+            if is_done:
+                return
+            may_wait = self.may_wait()
+            if pid == LEFT and not may_wait:
+                raise FreewheelError(f"learner worker {worker} ended with an error; its own message says which.")
+            if pid > 0 and not may_wait and not is_alive(pid):
+                raise FreewheelError(f"learner worker {worker} (pid {pid}) died before it gave its gradient.")
+            if left <= 0 and may_wait:
+                self.late(worker)
+                deadline = time.monotonic() + self.timeout_s
+            elif left <= 0:
+                who = (
+                    f"learner worker {worker} (pid {pid})"
+                    if pid > 0
+                    else f"learner worker {worker}, which never began,"
+                )
+                raise FreewheelError(
+                    f"{who} gave no gradient within {self.timeout_s:.0f} s. Lower learner.workers, or look for what holds it."
+                )
+
+
+def outcomes_of(update: Update, batch: Batch, draws: Draws, first: int, count: int) -> list[Any]:
+    """What each loss tells of a share of the rows: an example, for its shapes. It leaves no trace in statistics of BatchNorm."""
+    rows = on_device(update, *rows_of(batch, draws, first, count))
+    _, statistics = update.flat.split(update.state.weights)
+    before = statistics.clone()
+    found = [update.gradient(*rows, which).outcome for which in range(len(update.algo.losses))]
+    statistics.copy_(before)
+    return found
+
+
+def work(
+    memory: WorkersMemory,
+    index: int,
+    update: Update,
+    is_stopping: Callable[[], bool],
+    tell: Callable[[str], None] = lambda note: None,
+) -> None:
+    """A worker's loop: the gradient of its share of each batch, until it is dismissed or stopped.
+
+    It may come in place of another one: what that has not done of the newest batch, it does anew. Leaders may change too.
+    `tell` takes what the user should read.
+    """
+    moves = -1
+    if memory.is_apart:
+        pin_where_possible(update, memory)
+    else:
+        update.live_in(memory.weights, memory.target)
+    memory.pids[index] = os.getpid()
+    done = memory.counters.value(index)
+    try:
+        while not is_stopping():
+            if not memory.counters.wait(GIVEN, done + 1, LOOK_EVERY_S):
+                continue
+            if memory.pids[0] == LEFT:
+                return
+            # After a leader that died in between there may be more than one: only the newest is still there.
+            done = memory.counters.value(GIVEN)
+            moves = _take_given(memory, update, moves)
+            _give_gradient(memory, index, update)
+            memory.counters.add(
+                index, done - memory.counters.value(index)
+            )  # pairs with the leader's wait: all is written
+            while update.notes:
+                tell(update.notes.pop(0))
+    except BaseException:
+        memory.pids[index] = LEFT
+        raise
+
+
+def _take_given(memory: WorkersMemory, update: Update, moves: int) -> int:
+    """What the leader works with by now; gives the moves of the target that were seen."""
+    update.state.scale.copy_(memory.scale)
+    for name, value in memory.hyper.items():
+        update.hyper[name].copy_(value)
+    if not memory.is_apart:
+        return moves
+    update.state.weights.copy_(memory.weights)
+    if moves != int(memory.moves):
+        update.state.target.copy_(memory.target)
+    return int(memory.moves)
+
+
+def _give_gradient(memory: WorkersMemory, index: int, update: Update) -> None:
+    """Of the worker's share of the batch."""
+    which = int(memory.which)
+    rows, draws = on_device(update, *rows_of(memory.batch, memory.draws, *memory.shares[index]))
+    gradient = update.gradient(rows, draws, which)
+    memory.gradients[index - 1][: len(gradient.vector)].copy_(gradient.vector)
+    if memory.buffers:
+        memory.buffers[index - 1].copy_(update.flat.split(update.state.weights)[1])
+    memory.losses[index] = gradient.loss
+    for shared, own in zip(memory.outcomes[index - 1][which], gradient.outcome or (), strict=True):
+        shared.copy_(own)
+
+
+def on_device(update: Update, batch: Batch, draws: Draws) -> tuple[Batch, Draws]:
+    """Where the update computes: from the shared memory, and from there alone what it trains on."""
+    if update.device.type == "cpu":
+        return batch, draws
+    return moved(batch, update.device), moved(draws, update.device)
+
+
+def pin_where_possible(update: Update, memory: WorkersMemory) -> None:
+    """What cannot be pinned is copied too, only more slowly."""
+    if update.device.type == "cuda" and not memory.pin():
+        update.notes.append(
+            f"the memory that the workers share ({format_bytes(memory.segment.num_bytes)}) could not be pinned; copies to "
+            f"{update.device} take longer. Raise the limit on locked memory: ulimit -l unlimited."
+        )
+
+
+def refuse_shared_statistics(net: nn.Module) -> None:
+    for name, module in net.named_modules():
+        norm = nn.modules.batchnorm
+        if isinstance(module, norm._BatchNorm) or (isinstance(module, norm._NormBase) and module.track_running_stats):
+            raise ConfigError(
+                f"the network's {name} is a {type(module).__name__}, whose statistics would be those of one worker's rows. "
+                "Set learner.workers=1, or another net.norm."
+            )

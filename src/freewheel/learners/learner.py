@@ -1,0 +1,217 @@
+"""The learner: takes lessons from memory, makes their updates, publishes the weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from freewheel.config import Config
+from freewheel.contracts import Algo
+from freewheel.learners.graph import Updated
+from freewheel.learners.optimizer import check_finite
+from freewheel.learners.schedule import lr_at
+from freewheel.learners.target_process import TargetFeed
+from freewheel.learners.transfer import Transfer
+from freewheel.learners.update import Update
+from freewheel.machine.device import use_of
+from freewheel.memory.bootstraps import Bootstraps
+from freewheel.memory.dials import Dials
+from freewheel.report.ledger import Page
+from freewheel.report.phases import COUNTERS, PHASES
+from freewheel.weights.publisher import Publisher
+
+SAMPLE, TRANSFER, COMPUTE, TEAM, PRIORITIES, PUBLISH = (
+    PHASES.index(name) for name in ("sample", "transfer", "compute", "wait_team", "priorities", "publish")
+)
+BEATS, UPDATES, SAMPLES = (COUNTERS.index(name) for name in ("beats", "updates", "samples"))
+
+
+class Learner:
+    """Trains one policy. `turn` gives a lesson if one is due; weights are published and counted between lessons.
+
+    `version` is that of the weights as actors know it: the publisher's, or without one what was learned so far.
+    """
+
+    def __init__(
+        self,
+        algo: Algo,
+        update: Update,
+        memory: Any,
+        pace: Any,
+        config: Config,
+        *,
+        publisher: Publisher | None = None,
+        bootstraps: Bootstraps | None = None,
+        dials: Dials | None = None,
+        page: Page | None = None,
+    ) -> None:
+        self.algo, self.update, self.memory, self.pace, self.config = algo, update, memory, pace, config
+        self.publisher, self.bootstraps = publisher, bootstraps
+        self.last: Updated | None = None
+        self.lr, self.hyper = config.learner.lr, dict[str, float]()
+        self.update_s = 0.0  # of one update, newest lesson
+        self.num_lessons = 0
+        self._versions = 0
+        self._dials = dials
+        self._enter: Callable[[int], None] = page.enter if page else _nothing
+        self._count: Callable[[int, int], None] = page.count if page else _nothing
+        self.targets: TargetFeed | None = None
+        # In sequential a batch that was drawn before its time would be missing from a checkpoint.
+        # Gradient workers move their rows to devices of their own.
+        is_ahead = update.device.type == "cuda" and config.runtime == "local" and config.learner.workers < 2
+        self._transfer: Transfer | None = None
+        if is_ahead and hasattr(memory, "draw_ahead"):
+            self._transfer = Transfer(update.device)
+            memory.draw_ahead(1, self._start_transfer)
+
+    @property
+    def updates(self) -> int:
+        return self.update.num_updates
+
+    @property
+    def version(self) -> int:
+        return self.publisher.version if self.publisher is not None else self._versions
+
+    def begin(self, is_again: bool) -> None:
+        """Before the first turn. A learner that takes another's place cannot know which rows that one had."""
+        if is_again:
+            self.memory.skip()
+        self.pace.begin(is_again)
+        self.publish()
+
+    def turn(self) -> bool:
+        if not self.pace.due():
+            return False
+        self._enter(SAMPLE)
+        share_done = self.pace.share_done(self.config.steps)
+        lesson = self.memory.lesson(share_done, self.version, self.bootstraps)
+        if lesson is None:
+            self.pace.learned(0, self.memory)
+            return True
+        before = self.updates
+        self._learn(lesson, share_done)
+        done = self.updates - before
+        self._versions += lesson.num_versions
+        self.num_lessons += 1
+        self._count(UPDATES, done)
+        self._count(SAMPLES, self.memory.num_samples)
+        if self.publisher is not None and self.publisher.is_due(self.updates):
+            self.publish()
+        self.pace.learned(done, self.memory)
+        return True
+
+    def wait(self) -> None:
+        self.pace.wait_to_learn()
+
+    def publish(self) -> None:
+        if self.publisher is not None:
+            self._enter(PUBLISH)
+            self.publisher.publish(self.update.state.weights.cpu(), self.updates)
+
+    def _learn(self, lesson: Any, share_done: float) -> None:
+        algo, update, enter = self.algo, self.update, self._enter
+        begun, before = time.perf_counter(), update.num_updates
+        self.hyper = algo.hyper(share_done)
+        if lesson.rows:
+            fresh = lesson.rows[0]
+            made = [
+                algo.prepare(rows, self, rows is fresh) for rows in reversed(lesson.rows)
+            ]  # the metrics are the last's
+            lesson.begin(made[::-1])
+        batches = lesson.batches()
+        while True:
+            enter(SAMPLE)
+            if self.targets is not None:
+                self.targets.follow(update)
+            drawn = next(batches, None)
+            if drawn is None:
+                break
+            self._count(BEATS, 1)
+            given = self._on_device(drawn)
+            enter(COMPUTE)
+            each = []
+            for i, one in enumerate(given):
+                self.lr = self._lr_at(share_done)
+                ahead = None if self.targets is None else self.targets.take(drawn, i, update)
+                each.append(update(one, drawn.draws[i], {"lr": self.lr, **self.hyper}, ahead))
+            self.last = each[-1]
+            if self.memory.has_priorities:
+                enter(PRIORITIES)
+            lesson.learned(drawn, [done.outcome for done in each])
+        if lesson.rows:
+            algo.observe(lesson.rows[0], self)
+        self.update_s = (time.perf_counter() - begun) / max(update.num_updates - before, 1)
+        check_finite(update.state, self.updates, self.lr)
+
+    def mark_team(self, is_waiting: bool) -> None:
+        """In the midst of an update: from now on it waits for the gradients of others, or no longer."""
+        self._enter(TEAM if is_waiting else COMPUTE)
+
+    def use_targets(self, targets: TargetFeed) -> None:
+        """From now on another process is shown the batches before they are trained on."""
+        self.targets = targets
+        targets.begin(self.update, self.memory)
+
+    def take_warning(self) -> str:
+        """What looked wrong about the first batch, once."""
+        warning, self.memory.warning = self.memory.warning or "", self.memory.warning and ""
+        return warning
+
+    def take_notes(self) -> list[str]:
+        """What the user should read about the updates, once."""
+        notes, self.update.notes = self.update.notes, []
+        return notes
+
+    def metrics(self) -> dict[str, float]:
+        """For the log: of the newest update."""
+        own = self.memory.metrics()
+        if self.last is None:
+            return {}
+        loss, norm, outcome = self.last
+        return {
+            "loss": loss.mean().item(),
+            "grad_norm": norm.mean().item(),
+            "lr": self.lr,
+            **self.hyper,
+            **outcome.metrics(),
+            **self.algo.metrics(),
+            **own,
+            **use_of(self.update.device),
+            **({"ahead_share": self.targets.share} if self.targets else {}),
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights, target, optimiser and statistics, over their own memory."""
+        return {**self.update.tensors(), **self.algo.stats()}
+
+    def state(self) -> dict[str, Any]:
+        found = {"updates": self.updates, **self.pace.state()}
+        return found | ({"version": self._versions} if self._versions != self.updates else {})
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.update.num_updates = int(state["updates"])
+        self._versions = int(state.get("version", state["updates"]))
+
+    def close(self) -> None:
+        self.memory.close()
+
+    def _lr_at(self, share_done: float) -> float:
+        asked = None if self._dials is None else self._dials.value("lr")
+        return lr_at(self.config.learner, self.update.num_updates, share_done) if asked is None else asked
+
+    def _on_device(self, drawn: Any) -> Any:
+        if self._transfer is None:
+            return drawn.given
+        self._enter(TRANSFER)
+        return self._transfer.finish(drawn.ahead)
+
+    def _start_transfer(self, drawn: Any) -> None:
+        assert self._transfer is not None
+        drawn.ahead = self._transfer.start(drawn.given)
+
+
+def _nothing(*_: int) -> None:
+    """In place of a mark where there is no ledger."""

@@ -1,0 +1,152 @@
+"""Passes through a policy's networks and the gradients of its losses: by modules, or as a pure function of vectors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+
+from freewheel.contracts import Algo, Batch, Draws, Hyper, ParamGroup
+from freewheel.errors import ConfigError
+from freewheel.learners.optimizer import State
+from freewheel.nets.flat import Flat, views_of
+from freewheel.nets.inputs import set_memory_format
+
+DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Gradient(NamedTuple):
+    """Of a group's parameters (times the scale, with fp16); the mean loss; the outcome of the rows."""
+
+    vector: Tensor
+    loss: Tensor
+    outcome: Any
+
+
+class Passes:
+    """The networks of one policy, over the memory of its vectors: one trains, one chooses and values, one is the target."""
+
+    def __init__(self, algo: Algo, net: nn.Module, flat: Flat, state: State, device: torch.device) -> None:
+        self.algo, self.flat, self.device = algo, flat, device
+        self.target_net: nn.Module | None = None
+        if has_target(algo):
+            self.target_net = flat.bind(copy.deepcopy(net), state.target).eval().requires_grad_(False)
+        # BatchNorm takes its statistics only from the rows that are trained on, not when it chooses or values.
+        self.eval_net = flat.bind(copy.deepcopy(net), state.weights).eval().requires_grad_(False)
+        self.net = flat.bind(net, state.weights).train()
+        self.slices = slices_of(flat, algo.groups)
+        self._shapes = [_shapes_of(flat, group) for group in self.slices]
+        named = dict(net.named_parameters())
+        self._params = [[named[name] for name in shapes] for shapes in self._shapes]
+
+    def take_form(self, precision: str, memory_format: str) -> None:
+        """How passes are made from now on."""
+        self.precision, self.memory_format = precision, memory_format
+        self._dtype = DTYPES[precision]
+        for net in (self.net, self.eval_net, self.target_net):
+            if net is not None:
+                set_memory_format(net, memory_format)
+
+    def bind(self, weights: Tensor, target: Tensor) -> None:
+        """The networks are those of these vectors from now on."""
+        for net, vector in ((self.net, weights), (self.eval_net, weights), (self.target_net, target)):
+            if net is not None:
+                self.flat.bind(net, vector)
+
+    def by_modules(self, state: State, which: int, batch: Batch, draws: Draws, hyper: Hyper) -> Gradient:
+        """For the eager path: networks whose tensors are views of the vectors cost less than handing them the views."""
+
+        def forward(module: Any, *given: Any, **named: Any) -> Tensor:
+            if module is self.net and not torch.is_grad_enabled():
+                module = self.eval_net
+            with self._cast():
+                out: Tensor = module(*given, **named)
+            return out.float()
+
+        part = self.algo.losses[which]
+        loss, outcome = part.function(forward, self.net, self.target_net, batch, draws, hyper)
+        params = self._params[part.group]
+        each = torch.autograd.grad(self._scaled(state, part.group, loss), params, materialize_grads=True)
+        return Gradient(torch.cat([one.reshape(-1) for one in each]), loss.detach(), outcome)
+
+    def by_vectors(self, state: State, which: int, batch: Batch, draws: Draws, hyper: Hyper) -> Gradient:
+        """For the compiled path: a pure function of the vectors, which becomes one graph."""
+        part = self.algo.losses[which]
+        params, buffers = self.flat.split(state.weights)
+        target = self.flat.views(state.target) if self.target_net is not None else None
+        own, shapes = self.slices[part.group], self._shapes[part.group]
+        frozen = self.flat.param_views(params) if len(self.slices) > 1 else {}
+
+        def loss_of(trained: Tensor, buffers: Tensor) -> tuple[Tensor, tuple[Tensor, Any, dict[str, Tensor]]]:
+            # Copies: a function may not change its arguments, and each has to count its changes apart.
+            moving = {name: view.clone() for name, view in self.flat.buffer_views(buffers).items()}
+            given = (frozen | views_of(trained, shapes)) if frozen else self.flat.param_views(trained)
+            given = given | moving
+            loss, outcome = part.function(self.by_views, given, target, batch, draws, hyper)
+            after = {name: tensor.detach() for name, tensor in moving.items()}
+            return self._scaled(state, part.group, loss), (loss.detach(), outcome or (), after)
+
+        trained = params[own].clone() if frozen else params
+        gradient, (_, (loss, outcome, after)) = grad_and_value(loss_of, has_aux=True)(trained, buffers)
+        for name, view in self.flat.buffer_views(buffers).items():
+            view.copy_(after[name])
+        return Gradient(gradient, loss, outcome or None)
+
+    def by_views(self, weights: Any, *given: Any, **named: Any) -> Tensor:
+        module = self.net if torch.is_grad_enabled() else self.eval_net
+        with self._cast():
+            out: Tensor = functional_call(module, weights, given, named)
+        return out.float()
+
+    def _cast(self) -> AbstractContextManager[Any]:
+        """Around the network's passes; the loss itself is float32. Each weight is cast once a pass: nothing to cache."""
+        if self._dtype is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, self._dtype, cache_enabled=False)
+
+    def _scaled(self, state: State, group: int, loss: Tensor) -> Tensor:
+        if self.precision != "fp16":
+            return loss
+        return loss * (state.scale if len(self.slices) == 1 else state.scale[group])
+
+
+def has_target(algo: Algo) -> bool:
+    return any(group.target is not None for group in algo.groups)
+
+
+def slices_of(flat: Flat, groups: Sequence[ParamGroup]) -> list[slice]:
+    """Where the parameters of each group lie in the vector: together they are all of them, in order."""
+    found: list[slice] = []
+    names = iter(flat.param_shapes.items())
+    name, shape = next(names)
+    at: int = 0
+    for group in groups:
+        first = at
+        while name is not None and name.startswith(group.prefix):
+            at += shape.numel()
+            name, shape = next(names, (None, shape))  # type: ignore[assignment]
+        if first == at:
+            raise ConfigError(
+                f"the network has no parameters of the group {group.name!r} at their place ({group.prefix}*)."
+            )
+        found.append(slice(first, at))
+    if name is not None:
+        raise ConfigError(
+            f"parameter {name} of the network belongs to no group that is trained, or out of their order."
+        )
+    return found
+
+
+def _shapes_of(flat: Flat, own: slice) -> dict[str, torch.Size]:
+    """The parameters of a group, in their order."""
+    at, found = 0, {}
+    for name, shape in flat.param_shapes.items():
+        if own.start <= at < own.stop:
+            found[name] = shape
+        at += shape.numel()
+    return found

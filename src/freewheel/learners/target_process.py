@@ -1,0 +1,152 @@
+"""What the target network says of batches to come, worked out by another process while the learner trains.
+
+The target stands still between its moves, so its pass over a batch needs nothing of the updates before it. Nobody waits: a learner
+whose values are not there yet, or are of a target that has moved since, works them out itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from freewheel.learners.graph import seen_ahead
+from freewheel.learners.package import Function
+from freewheel.learners.shared_tensors import Room, opened
+from freewheel.learners.update import Update
+from freewheel.memory.counter import Counters
+from freewheel.memory.nested import Nested, leaves, mapped
+from freewheel.memory.replay_memory import Drawn, ReplayMemory
+from freewheel.memory.segment import Segment
+
+# Batches shown before they are trained on. One would do if the other process always had a core; two cover its pauses.
+DEPTH = 2
+SLOTS = DEPTH + 1  # those shown, and the one that is trained on
+# Counters: batches shown; twice the moves of the target, odd while it moves; of each group of each slot, the stamp of its values.
+SHOWN, MOVES, FIRST_SLOT = range(3)
+LOOK_EVERY_S = 0.5
+
+
+class TargetValues:
+    """The shared memory of a learner and the process ahead of it. Hand it to child processes as a `Process` argument.
+
+    `seen` and `later` are an example of what the target network is shown for one call of the step, and of what it says;
+    one batch serves `num_groups` calls.
+    `package` is the compiled function, once there is one: (target, *leaves of seen) to the values of later.
+    """
+
+    def __init__(self, target: Tensor, seen: Nested, later: Nested, num_groups: int) -> None:
+        room = Room()
+        self.num_groups = num_groups
+        self._target = room.like(target)
+        self._seen = [[mapped(seen, room.like) for _ in range(num_groups)] for _ in range(SLOTS)]
+        self._later = [[mapped(later, room.like) for _ in range(num_groups)] for _ in range(SLOTS)]
+        self.package = ""
+        self.segment = Segment.create(room.num_bytes, "the batches to come", "Set local.ahead to False.")
+        self.counters = Counters(FIRST_SLOT + SLOTS * num_groups)
+        self._open()
+
+    def _open(self) -> None:
+        at = opened(self.segment)
+        self.target = at(self._target)
+        self.seen = [[mapped(group, at) for group in slot] for slot in self._seen]
+        self.later = [[mapped(group, at) for group in slot] for slot in self._later]
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("package", "segment", "counters", "num_groups")
+        return {name: value for name, value in vars(self).items() if name in kept or name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._open()
+
+    def move(self, target: Tensor) -> None:
+        """The learner's target is another one from now on."""
+        self.counters.add(MOVES, 1 + self.counters.value(MOVES) % 2)  # odd, also after a learner that died in between
+        self.target.copy_(target)
+        self.counters.add(MOVES)  # pairs with the look before and after the other process's pass
+
+    def show(self, seen: Sequence[Nested]) -> int:
+        """The learner's side: one more batch, group by group; its number, for `take`."""
+        number = self.counters.value(SHOWN) + 1
+        for slot, group in zip(self.seen[number % SLOTS], seen, strict=True):
+            for shared, given in zip(leaves(slot), leaves(group), strict=True):
+                shared.copy_(given)
+        self.counters.add(SHOWN)  # pairs with the other process's wait: the batch is there
+        return number
+
+    def take(self, number: int, group: int) -> Nested | None:
+        """The values of a group of a batch that was shown, if they are there and of the target as it is."""
+        is_done = self.is_done(number, group, self.counters.value(MOVES))
+        return self.later[number % SLOTS][group] if is_done else None
+
+    def is_done(self, number: int, group: int, moves: int) -> bool:
+        return self.counters.value(self.counter(number, group)) == stamp(number, moves)
+
+    def counter(self, number: int, group: int) -> int:
+        return FIRST_SLOT + number % SLOTS * self.num_groups + group
+
+
+class TargetFeed:
+    """The learner's side: shows batches before they are trained on, and takes what was found out in time."""
+
+    def __init__(self, shared: TargetValues) -> None:
+        self.shared = shared
+        self.share = 0.0  # of the newest calls, those whose target values were there
+        self._moves_seen = 0
+
+    def begin(self, update: Update, memory: ReplayMemory) -> None:
+        self._moves_seen = update.num_moves
+        self.shared.move(update.state.target)
+        memory.draw_ahead(DEPTH, self._show)
+
+    def follow(self, update: Update) -> None:
+        """Before a batch is shown, which wakes the other process: it works with the target as it is from then on."""
+        if self._moves_seen != update.num_moves:
+            self._moves_seen = update.num_moves
+            self.shared.move(update.state.target)
+
+    def take(self, drawn: Drawn, group: int, update: Update) -> Nested | None:
+        """What was found out, if it was. A target that moved within the batch is not the other process's."""
+        if drawn.ahead is None or self._moves_seen != update.num_moves:
+            return None
+        found = self.shared.take(drawn.ahead, group)
+        self.share += 0.01 * ((found is not None) - self.share)
+        return found
+
+    def _show(self, drawn: Drawn) -> None:
+        drawn.ahead = self.shared.show([seen_ahead(*one) for one in zip(drawn.given, drawn.draws, strict=True)])
+
+
+def work_ahead(ahead: TargetValues, function: Function, is_stopping: Callable[[], bool]) -> None:
+    """The other process's loop: values for the batches shown, the oldest that the learner may still want first.
+
+    Those of a target that has moved since are worked out again, also of the batch that is just trained on: its later groups come in time.
+    """
+    counters = ahead.counters
+    shown = 0
+    while not is_stopping():
+        if not counters.wait(SHOWN, shown + 1, LOOK_EVERY_S):
+            continue
+        shown = counters.value(SHOWN)
+        for number in range(max(shown - DEPTH, 1), shown + 1):
+            for group in range(ahead.num_groups):
+                moves = counters.value(MOVES)
+                if moves % 2 == 0 and not ahead.is_done(number, group, moves):
+                    _work(ahead, function, number, group, moves)
+
+
+def _work(ahead: TargetValues, function: Function, number: int, group: int, moves: int) -> None:
+    slot = number % SLOTS
+    found = function(ahead.target, *leaves(ahead.seen[slot][group]))
+    for shared, value in zip(ahead.later[slot][group].values(), found, strict=True):
+        shared.copy_(value)
+    counters, counter = ahead.counters, ahead.counter(number, group)
+    if counters.value(MOVES) == moves:  # else the target moved under the pass
+        counters.add(counter, stamp(number, moves) - counters.value(counter))  # pairs with `take`: the values are there
+
+
+def stamp(number: int, moves: int) -> int:
+    """Says of a group's values which batch and which target they are of; never falls."""
+    return (number << 24) + (moves & (1 << 24) - 1)

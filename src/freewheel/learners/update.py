@@ -1,0 +1,268 @@
+"""One update as a function of flat vectors: for each loss forward, backward, clip, Adam; then the target network.
+
+Eager or compiled into one graph it is the same mathematics: everything random comes in, everything it changes is in `State`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from freewheel.config import LearnerConfig
+from freewheel.contracts import Algo, Batch, Draws, Hyper
+from freewheel.errors import ConfigError
+from freewheel.learners import out_of_memory, package
+from freewheel.learners.graph import Updated, functions_of, look_ahead, seen_ahead, side_by_side
+from freewheel.learners.optimizer import PIECE, Adam, State
+from freewheel.learners.package import Function
+from freewheel.learners.passes import Gradient, Passes, has_target
+from freewheel.memory.nested import Nested, leaves, moved, nth, num_rows, parts_of, rows_of
+from freewheel.nets.flat import Flat
+
+# Updates in one compiled graph: 8 share the cost of a call; more only take longer to compile.
+MOST_UNROLLED = 8
+
+GradientOf = Callable[[State, int, Batch, Draws, Hyper], Gradient]
+
+
+class Update:
+    """The update of one policy; `unrolled` updates a call, whose batches and draws then come stacked.
+
+    It starts eager. `compile`, or `adopt` of what `package` made in another process, changes how the next updates are worked
+    out and nothing else: state, shapes and results stay those of the eager ones.
+
+    A loss or gradient that is not finite leaves weights and optimiser as they were; `state.bad_in_row` counts such updates.
+    """
+
+    def __init__(
+        self,
+        algo: Algo,
+        config: LearnerConfig,
+        *,
+        unrolled: int = 1,
+        precision: str = "fp32",
+        memory_format: str = "contiguous",
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Whoever builds it finds out what "auto" means: `precision` is fp32, bf16 or fp16."""
+        self.algo, self.config, self.unrolled = algo, config, unrolled
+        self.device = torch.device(device)
+        net = algo.net.to(self.device)
+        self.flat = Flat(net)
+        self.state = State.around(self.flat.vector(net), self.flat.num_params, len(algo.groups), has_target(algo))
+        self.passes = Passes(algo, net, self.flat, self.state, self.device)
+        self.take_form(precision, memory_format)
+        # Parts that a batch is worked off in: as asked for, and more once memory has run out.
+        self.num_parts = config.accumulate
+        self.notes: list[str] = []  # what the user should read
+        self.num_updates = 0
+        # Who works out the gradient of one batch: this process alone, or several.
+        self.gradient_by: Callable[[Batch, Draws, int], Gradient] = self.gradient
+        self._optimizers = self._make_optimizers(precision)
+        self._piece = PIECE if self.device.type == "cpu" else 0
+        self.hyper = {name: torch.zeros((), device=self.device) for name in ("lr", *algo.hyper(0.0))}
+        # The updates of a call; or the gradient of a part of a batch, one for each loss.
+        self._compiled: list[Function] = []
+        self._lookahead: Function | None = None
+        self.num_moves = 0  # of the target
+        self.rules = [(own, group.target) for own, group in zip(self._target_slices(), algo.groups, strict=True)]
+        every = [rule.every_updates for _, rule in self.rules if rule is not None]
+        # A graph moves the target between its updates; after its last one Python can do it, without a cost to the others.
+        self.moves_in_graph = any(n % unrolled != 0 for n in every)
+        # A graph of a batch in parts would hold the network as many times: one part's gradient is compiled, and called for each.
+        self.is_by_parts = config.accumulate > 1
+        # Where the target stands still during a call, what it says can be worked out for all its updates at once, and before.
+        self.has_lookahead = algo.lookahead is not None and not self.moves_in_graph and not self.is_by_parts
+
+    @property
+    def is_compiled(self) -> bool:
+        return bool(self._compiled)
+
+    @property
+    def precision(self) -> str:
+        return self.passes.precision
+
+    def __call__(self, batch: Batch, draws: Draws, hyper: Mapping[str, float], ahead: Nested | None = None) -> Updated:
+        """With `unrolled` > 1 every tensor of batch and draws has that many along its first dimension.
+
+        `ahead` is what `self.lookahead` gives, where somebody has worked it out before.
+        """
+        for name, value in hyper.items():
+            self.hyper[name].fill_(value)
+        # Gradient workers move their rows to their devices themselves.
+        if self.device.type != "cpu" and self.gradient_by == self.gradient:
+            batch, draws = moved(batch, self.device), moved(draws, self.device)
+        if not self._compiled or self.is_by_parts:
+            return self._update_eagerly({**batch, **(ahead or {})}, draws)
+        if self.has_lookahead:
+            batch = {**batch, **(ahead or self.lookahead(batch, draws))}
+        try:
+            loss, norm, *outcome = self._compiled[0](*self.args(self.state, batch, draws))
+        except RuntimeError as error:  # a package does not say whether memory was short: the eager update will
+            self.go_back(f"the compiled update failed ({out_of_memory.first_line(error)})")
+            return self._update_eagerly(batch, draws)
+        self.num_updates += self.unrolled
+        if not self.moves_in_graph:
+            self._move_targets()
+        return Updated(loss, norm, self.algo.outcome(*outcome))
+
+    def gradient(self, batch: Batch, draws: Draws, which: int = 0) -> Gradient:
+        """Of a loss's mean over the rows, worked off in parts: in twice as many whenever memory does not suffice."""
+        while True:
+            is_whole = not self._compiled or not self.is_by_parts
+            of_part: GradientOf = self.passes.by_modules if is_whole else self._gradient_compiled
+            with out_of_memory.noticed() as shortage:
+                return self._in_parts(of_part, batch, draws, which)
+            self.num_parts = out_of_memory.more_parts(self.num_parts, num_rows(batch), shortage.error)
+            self.go_back(f"memory ran out ({out_of_memory.first_line(shortage.error)})")
+            self.notes.append(
+                f"warning: each batch is worked off in {self.num_parts} parts from now on, with the same gradient as before. "
+                f"--learner.accumulate {self.num_parts} does so from the start."
+            )
+
+    def take_form(self, precision: str, memory_format: str) -> None:
+        """How the passes are made from the next update on; one that is compiled already stays as it is."""
+        self.passes.take_form(precision, memory_format)
+
+    def go_back(self, why: str = "") -> None:
+        """To eager updates, if it makes compiled ones."""
+        if self._compiled and why:
+            self.notes.append(f"warning: {why}: updates are eager from now on.")
+        self._compiled, self._lookahead = [], None
+
+    def lookahead(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """What the target network says of the next states: all that the updates of a call need of it."""
+        seen = seen_ahead(batch, draws)
+        if self._lookahead is None or self.algo.lookahead is None:
+            return look_ahead(self, self.state.target, seen)
+        found = self._lookahead(self.state.target, *leaves(seen))
+        return dict(zip(self.algo.lookahead.names, found, strict=True))
+
+    def compile(self, batch: Batch, draws: Draws) -> None:
+        """Compiles for arguments of these shapes and strides, or takes from the disk, and is used from the next update on."""
+        self._refuse_workers()
+        self._use([package.compiled(*one)[0] for one in functions_of(self, batch, draws)])
+
+    def package(self, batch: Batch, draws: Draws) -> list[Path]:
+        """The same in another process, for the `adopt` of an equal update. It is tried once: what dies, dies here."""
+        paths = []
+        for function, args in functions_of(self, batch, draws):
+            run, path = package.compiled(function, args)
+            run(*(arg.clone() if arg.is_contiguous() else arg for arg in args))  # what it changes is contiguous
+            paths.append(path)
+        return paths
+
+    def packaged(self, batch: Batch, draws: Draws) -> list[Path] | None:
+        """What `package` would give, if it was made before."""
+        found = [package.find(*one) for one in functions_of(self, batch, draws)]
+        return None if None in found else [path for path in found if path is not None]
+
+    def adopt(self, paths: Sequence[Path]) -> None:
+        """Uses what `package` of an equal update made, from the next update on."""
+        self._refuse_workers()
+        self._use([package.load(path) for path in paths])
+
+    def _use(self, functions: Sequence[Function]) -> None:
+        self._compiled = list(functions)
+        self._lookahead = self._compiled.pop() if self.has_lookahead else None
+
+    def live_in(self, weights: Tensor, target: Tensor) -> None:
+        """Uses these vectors and what they hold as weights and target from now on, in place of its own."""
+        self.state.weights, self.state.target = weights, target
+        self.passes.bind(weights, target)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of the state by name, over its own memory: for a checkpoint, and to restore one by copying into it."""
+        state = self.state
+        named = {f"net.{name}": view for name, view in self.flat.views(state.weights).items()}
+        if has_target(self.algo):
+            named |= {f"target.{name}": view for name, view in self.flat.views(state.target).items()}
+        rest = {name: tensor for name, tensor in vars(state).items() if name not in ("weights", "target")}
+        return named | {f"optimizer.{name}": tensor for name, tensor in rest.items()}
+
+    def _make_optimizers(self, precision: str) -> list[Adam]:
+        sizes = [own.stop - own.start for own in self.passes.slices]
+        return [
+            Adam(self.config, size, self.device, is_scaled=precision == "fp16", clip_norm=group.clip_norm)
+            for size, group in zip(sizes, self.algo.groups, strict=True)
+        ]
+
+    def apply(self, state: State, hyper: Hyper, which: int, gradient: Gradient, piece: int = 0) -> Updated:
+        """One step of the optimiser for the group of a loss."""
+        index = self.algo.losses[which].group
+        lr = hyper[self.algo.groups[index].lr]
+        own = state if len(self.passes.slices) == 1 else state.of_group(index, self.passes.slices[index])
+        norm = self._optimizers[index](own, lr, gradient.vector, gradient.loss, piece)
+        return Updated(gradient.loss, norm, gradient.outcome)
+
+    def in_order(self, each: list[Updated]) -> Updated:
+        """What several updates gave."""
+        if len(each) == 1:
+            return each[0]
+        loss, norm = torch.stack([done.loss for done in each]), torch.stack([done.norm for done in each])
+        return Updated(loss, norm, self.algo.outcome.in_order([done.outcome for done in each]))
+
+    def args(self, state: State, batch: Batch, draws: Draws) -> list[Tensor]:
+        """What compiled functions are called with."""
+        return [*vars(state).values(), *self.hyper.values(), *leaves(batch), *leaves(draws)]
+
+    def _update_eagerly(self, batch: Batch, draws: Draws) -> Updated:
+        each = []
+        for i in range(self.unrolled):
+            rows, drawn = (batch, draws) if self.unrolled == 1 else (nth(batch, i), nth(draws, i))
+            found = []
+            for which in range(len(self.algo.losses)):
+                gradient = self.gradient_by(rows, drawn, which)
+                found.append(self.apply(self.state, self.hyper, which, gradient, self._piece))
+            each.append(side_by_side(found))
+            self.num_updates += 1
+            self._move_targets()
+        return self.in_order(each)
+
+    def _target_slices(self) -> list[slice]:
+        """What of the vectors a target rule moves: with one group all, buffers too."""
+        return [slice(0, self.flat.size)] if len(self.passes.slices) == 1 else self.passes.slices
+
+    def _move_targets(self) -> None:
+        for own, rule in self.rules:
+            if rule is not None and self.num_updates % rule.every_updates == 0:
+                self.state.target[own].lerp_(self.state.weights[own], rule.tau)
+                self.num_moves += 1
+
+    def _in_parts(self, gradient_of: GradientOf, batch: Batch, draws: Draws, which: int) -> Gradient:
+        if self.num_parts == 1:
+            return gradient_of(self.state, which, batch, draws, self.hyper)
+        rows = num_rows(batch)
+        parts = parts_of(rows, self.num_parts)
+        shares = [rows_of(batch, draws, *part) for part in parts]
+        each = [gradient_of(self.state, which, rows, drawn, self.hyper) for rows, drawn in shares]
+        return summed(each, [count / rows for _, count in parts])
+
+    def _gradient_compiled(self, state: State, which: int, batch: Batch, draws: Draws, hyper: Hyper) -> Gradient:
+        gradient, loss, *outcome = self._compiled[which](*self.args(state, batch, draws))
+        return Gradient(gradient, loss, self.algo.outcome(*outcome) if outcome else None)
+
+    def _refuse_workers(self) -> None:
+        if self.gradient_by != self.gradient:
+            raise ConfigError("a compiled update works with learner.workers=1 alone. Train with --compile off.")
+
+
+def unrolled(updates: int) -> int:
+    """The most updates that one graph may hold and that divide so many."""
+    return max(n for n in range(1, MOST_UNROLLED + 1) if updates % n == 0)
+
+
+def summed(each: Sequence[Gradient], shares: Sequence[float]) -> Gradient:
+    """The gradient of all rows from those of parts of them, whose shares of the rows add up to 1."""
+    if len(each) == 1:
+        return each[0]
+    vector, loss = each[0].vector * shares[0], each[0].loss * shares[0]
+    for part, share in zip(each[1:], shares[1:], strict=True):
+        vector, loss = vector.add_(part.vector, alpha=share), loss + part.loss * share
+    outcome = each[0].outcome
+    if outcome is not None:
+        outcome = type(outcome).joined([part.outcome for part in each], shares)
+    return Gradient(vector, loss, outcome)

@@ -1,0 +1,204 @@
+"""The shape of every trial: candidates, a measurement, a choice with its reason, and a memory per machine.
+
+Each trial has a file in this folder: `world_kind`, `update_form`, `precision`, `worker_count` and `compile_decision`. What they
+measure needs envs and learners, so callers pass the measurement in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import math
+import multiprocessing
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, TypeVar
+
+from freewheel.machine import cache, process
+from freewheel.machine.main_module import without_main
+from freewheel.machine.process import how_it_ended, owner_id, start_forkserver
+
+ROUNDS = 5
+# The parent waits this much longer than the child, which shows its stack when its own deadline passes.
+GRACE_S = 1.0
+KILL_S = 5.0
+
+C = TypeVar("C")
+Work = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Choice(Generic[C]):
+    """The candidate to use, and why as a sentence for the user; no reason where nothing was measured."""
+
+    chosen: C
+    reason: str = ""
+    times: Mapping[Any, Sequence[float]] = field(default_factory=dict)
+    key: str = ""  # under which this machine remembers it
+
+
+@dataclass(frozen=True)
+class Measured(Generic[C]):
+    """Seconds of each candidate, round by round; `failure` says why the measurement ended early."""
+
+    times: dict[C, list[float]]
+    failure: str = ""
+    is_remembered: bool = False
+
+    @property
+    def suffix(self) -> str:
+        return " (remembered)" if self.is_remembered else ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a throwaway process told before it ended; `failure` is empty if it finished."""
+
+    told: list[Any]
+    failure: str = ""
+    exit_code: int | None = None
+
+
+def interleaved(
+    candidates: Sequence[C],
+    seconds_of: Callable[[C], float],
+    rounds: int = ROUNDS,
+    least_rounds: int = ROUNDS,
+    budget_s: float = math.inf,
+    hopeless: float = math.inf,
+) -> Iterator[tuple[C, float]]:
+    """Measures the candidates in turn, so that a busy moment slows all of them.
+
+    After `least_rounds`, candidates that take `hopeless` times as long as the best drop out, and no round begins after `budget_s`.
+    """
+    left, best, began_s = list(candidates), math.inf, time.perf_counter()
+    for done in range(1, rounds + 1):
+        times = {candidate: seconds_of(candidate) for candidate in left}
+        yield from times.items()
+        best = min(best, *times.values())
+        if done >= least_rounds:
+            left = [candidate for candidate in left if times[candidate] <= hopeless * best]
+            if not left or time.perf_counter() - began_s > budget_s:
+                return
+
+
+def measure(calls: Mapping[C, Callable[[], object]], num_calls: int = 1) -> dict[C, list[float]]:
+    """Seconds of one call of each candidate, in each round; a round makes `num_calls`. The first call allocates and does not count."""
+
+    def seconds_of(candidate: C) -> float:
+        call, began_s = calls[candidate], time.perf_counter()
+        for _ in range(num_calls):
+            call()
+        return (time.perf_counter() - began_s) / num_calls
+
+    for call in calls.values():
+        call()
+    times: dict[C, list[float]] = {candidate: [] for candidate in calls}
+    for candidate, seconds in interleaved(list(calls), seconds_of):
+        times[candidate].append(seconds)
+    return times
+
+
+def choose(
+    times: Mapping[C, Sequence[float]], least_gain: float = 1.0, summary: Callable[[Sequence[float]], float] = min
+) -> C:
+    """The first candidate, unless another one is `least_gain` times as fast. Those without a time do not run here.
+
+    The best round counts, as other programs only add time; a median suits candidates whose own time varies.
+    """
+    seconds = {candidate: summary(each) for candidate, each in times.items() if each}
+    first = next(iter(times))
+    best = min(seconds, key=lambda candidate: seconds[candidate], default=first)
+    return first if first in seconds and seconds[first] < least_gain * seconds[best] else best
+
+
+def recall(key: str, candidates: Sequence[C]) -> Measured[C] | None:
+    """What this machine measured before; None if it did not, or if the memory holds something else."""
+    found = cache.recall(key)
+    times, failure = found.get("times"), found.get("failure")
+    if not isinstance(times, list) or len(times) != len(candidates) or not isinstance(failure, str):
+        return None
+    if not all(isinstance(each, list) and all(isinstance(one, float) for one in each) for each in times):
+        return None
+    return Measured(dict(zip(candidates, times, strict=True)), failure, is_remembered=True)
+
+
+def remember(key: str, measured: Measured[C]) -> None:
+    cache.remember(key, {"times": list(measured.times.values()), "failure": measured.failure})
+
+
+def throwaway(
+    work: Work, *args: Any, timeout_s: float, start_timeout_s: float = 0.0, needs: Sequence[Any] = ()
+) -> Report:
+    """Runs `work(*args, tell)` in a process that may hang or die, and always returns.
+
+    `tell(value)` reports a value as JSON, `tell()` only shows that the process is alive. A process that is silent for `timeout_s`
+    (at first `start_timeout_s`, if that is longer) prints its stack and is killed with everything it started. `needs` are the
+    arguments that the user's script may define.
+    """
+    start_forkserver()
+    context = multiprocessing.get_context("forkserver")
+    reader, writer = context.Pipe(duplex=False)
+    limits_s = (max(start_timeout_s, timeout_s), timeout_s)
+    child = context.Process(target=_child, args=(work, args, limits_s, os.getpid(), owner_id(), writer))
+    try:
+        with reader, without_main(*needs), writer:
+            child.start()
+            writer.close()
+            return _listen(reader, child, *limits_s)
+    finally:
+        _end(child)
+
+
+def _listen(reader: Connection, child: BaseProcess, limit_s: float, timeout_s: float) -> Report:
+    told: list[Any] = []
+    try:
+        while reader.poll(limit_s + GRACE_S):
+            message = json.loads(reader.recv_bytes())
+            if "failure" in message:
+                return Report(told, message["failure"])
+            if message["told"] is not None:
+                told.append(message["told"])
+            limit_s = timeout_s
+    except EOFError:
+        child.join(GRACE_S)
+        return Report(told, f"its process {how_it_ended(child.exitcode)}", child.exitcode)
+    return Report(told, f"no answer within {limit_s:g} s")
+
+
+def _end(child: BaseProcess) -> None:
+    if child.pid is not None:
+        child.kill()  # it may not have its own group yet
+        with contextlib.suppress(ProcessLookupError):  # the group is empty
+            os.killpg(child.pid, signal.SIGKILL)
+        child.join(KILL_S)
+    with contextlib.suppress(ValueError):  # it could not be killed
+        child.close()
+
+
+def _child(
+    work: Work, args: Sequence[Any], limits_s: tuple[float, float], parent: int, owner: str, writer: Connection
+) -> None:
+    process.begin(parent, owner)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer here: it needs no core file
+
+    def tell(value: Any = None) -> None:
+        # Shows the stack even while C code holds the interpreter.
+        faulthandler.dump_traceback_later(limits_s[1])
+        writer.send_bytes(json.dumps({"told": value}).encode())
+
+    faulthandler.dump_traceback_later(limits_s[0])
+    failure = ""
+    try:
+        work(*args, tell)
+    except Exception as error:  # the caller decides what it means; the run raises it again where it matters
+        failure = f"{type(error).__name__}: {error}"
+    faulthandler.cancel_dump_traceback_later()
+    writer.send_bytes(json.dumps({"failure": failure}).encode())

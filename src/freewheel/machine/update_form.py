@@ -1,0 +1,135 @@
+"""Trial: the form of an update, which is its precision, memory format and threads. What "auto" means is measured with the run's network.
+
+Without a trial images take channels_last: the bare products of a Nature update took a quarter less CPU time so, on one thread.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from freewheel.config import LearnerConfig
+from freewheel.machine import cache, precision, trial
+from freewheel.machine.trial import Choice, Measured
+from freewheel.nets.inputs import has_images
+
+# Another form has to be this much faster than the one that is used without a trial.
+LEAST_GAIN = 1.05
+# The trial measures eager gradients, and compiled ones gain more from channels_last: in bf16 a Nature gradient took 14.0 ms contiguous
+# and 15.4 ms channels_last, but 18.7 ms and 12.5 ms when the update was compiled.
+LEAST_GAIN_OF_FORMAT = 1.25
+# A run with fewer updates ends before a faster form has repaid the trial.
+LEAST_UPDATES = 2_000
+# With more programs running per core before the trial, the result may differ on another day and is not remembered.
+BUSY_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the passes of an update are computed. The results are equal up to rounding."""
+
+    precision: str = "fp32"
+    memory_format: str = "contiguous"
+    threads: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.precision}, {self.memory_format}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+
+def choose(
+    config: LearnerConfig,
+    num_updates: float,
+    forms: Sequence[Form],
+    key: str,
+    try_forms: Callable[[Sequence[Form]], Measured[Form]],
+    cores: int,
+) -> Choice[Form]:
+    """The fastest of these forms; `try_forms` measures them if this machine does not remember and the run is long enough."""
+    first = forms[0]
+    if len(forms) == 1:
+        return Choice(first, key=key)
+    measured = trial.recall(key, forms)
+    if measured is None or not measured.times[first]:
+        if num_updates < LEAST_UPDATES:
+            is_asked = config.precision == "auto"
+            return Choice(first, f"The update uses {first}: the run is too short for a trial." * is_asked, key=key)
+        load = os.getloadavg()[0]
+        measured = try_forms(forms)
+        if not measured.times[first]:  # the first form failed, so the trial says nothing about the others
+            return Choice(first, f"The update uses {first}: the trial failed ({measured.failure}).", key=key)
+        if load <= BUSY_SHARE * cores:
+            trial.remember(key, measured)
+    best = fastest(measured.times, config.compile != "off")
+    reason = f"The update uses {best}, by the time of one gradient: {sentence(measured)}{measured.suffix}."
+    return Choice(best, reason, measured.times, key)
+
+
+def settled(config: LearnerConfig, net: nn.Module, cores: int, device: str = "cpu", chosen: str = "fp32") -> Form:
+    """The form without a trial, with at most `cores` threads; `chosen` is the precision."""
+    is_image = has_images(net)
+    name: str = config.memory_format
+    if name == "auto":
+        name = "channels_last" if is_image else "contiguous"
+    return Form(chosen, name, config.threads or (cores if is_image and device == "cpu" else 1))
+
+
+def settled_here(config: LearnerConfig, net: nn.Module, cores: int) -> Form:
+    """The form without a trial for a run in this process: one thread if torch's threads spin while they wait."""
+    return settled(config, net, cores if waits_passively() else 1)
+
+
+def candidates(config: LearnerConfig, net: nn.Module, cores: int, device: str, chosen: str = "fp32") -> list[Form]:
+    """The forms worth a trial, the settled one first; only that one if the settings leave nothing open."""
+    first = settled(config, net, cores, device, chosen)
+    if not has_images(net):
+        return [first]
+    formats = ["channels_last", "contiguous"] if config.memory_format == "auto" else [first.memory_format]
+    threads = thread_counts(cores) if not config.threads and device == "cpu" else [first.threads]
+    precisions = [chosen]
+    if config.precision == "auto":
+        # fp32 comes first: a network's own operations may still die in the others.
+        precisions = ["fp32", *(name for name in precision.DTYPES if not precision.why_not(name, device))]
+    found = [Form(p, f, t) for p in precisions for f in formats for t in threads]
+    return [first, *(form for form in found if form != first)]
+
+
+def thread_counts(cores: int) -> list[int]:
+    """1, 2, 4 and so on, and all cores."""
+    return sorted({cores, *(2**i for i in range(cores.bit_length()) if 2**i <= cores)})
+
+
+def waits_passively() -> bool:
+    """Whether torch's threads sleep while they wait: threads that spin block each other as soon as they share a core."""
+    return os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
+
+
+def fastest(times: Mapping[Form, Sequence[float]], may_compile: bool = True) -> Form:
+    """By the median: the first, unless another one is clearly faster. Updates that may be compiled prefer channels_last."""
+    medians = {form: statistics.median(each) for form, each in times.items() if each}
+    best = trial.choose(times, summary=statistics.median)
+    last = replace(best, memory_format="channels_last")
+    if may_compile and medians.get(last, math.inf) < LEAST_GAIN_OF_FORMAT * medians[best]:
+        best = last
+    first = next(iter(times))
+    return trial.choose({first: times[first], best: times[best]}, LEAST_GAIN, statistics.median)
+
+
+def sentence(measured: Measured[Form]) -> str:
+    """All forms with their times. The first form without a time is the one that ended the trial, if something did."""
+    said = [f"{form} {1e3 * statistics.median(each):.3g} ms" for form, each in measured.times.items() if each]
+    missing = [str(form) for form, each in measured.times.items() if not each]
+    if missing and measured.failure:
+        said.append(f"{missing.pop(0)} does not run here ({measured.failure})")
+    return "; ".join(said + [f"{form} was not tried" for form in missing])
+
+
+def key_of(net: nn.Module, rows: int, forms: Sequence[Form], obs: Any, device: str) -> str:
+    """Equal for equal networks, batches and candidates on equal machines."""
+    shapes = [(name, tuple(tensor.shape)) for name, tensor in net.named_parameters()]
+    return cache.key_of(device, shapes, rows, repr(obs), [asdict(form) for form in forms])

@@ -1,0 +1,117 @@
+"""Trial: how an env is stepped fastest here: inline, in a pool, or in its own vector env.
+
+Not remembered: it takes a third of a second, and the env's code may change.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from freewheel.config import WorldConfig
+from freewheel.machine import trial
+from freewheel.machine.trial import Choice
+from freewheel.spec import Space
+
+# Measured on 2 cores with Python 3.11: what a step costs beside the env itself. A pool wakes a worker for each group of lanes.
+INLINE_S = 2e-6
+POOL_S = 8e-6
+WAKE_S = 80e-6
+# A thread that waits needs the core for so long around each step.
+THREAD_S = 40e-6
+# A small gain may be chance, and a pool costs memory and processes.
+POOL_GAIN = 1.2
+# The env's own vector env needs no more processes.
+VECTOR_GAIN = 1.05
+MOST_THREADS = 256
+LONG_S = 5e-4
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of one step of one lane, and whether the env spends them waiting for something outside."""
+
+    step_s: float
+    core_s: float
+    waits: bool
+    spaces: tuple[Space, Space] | None = None  # of observations and actions
+
+
+def choose(
+    config: WorldConfig, name: str, cost: Cost, vector_s: float | None, hindrance: str, cores: int, actors: int
+) -> Choice[WorldConfig]:
+    """What world.kind=auto means for an env called `name`, with `actors` processes that step other worlds than a pool.
+
+    `vector_s` are the seconds per row of its own vector env, None without one; `hindrance` says why pool workers cannot make it.
+    """
+    pool, pool_s = pool_of(config, cost, cores)
+    step = f"a step takes {_time(cost.step_s)}"
+    spread = f"Using a pool of {_many(pool)}: {step} and {'mostly waits' if cost.waits else 'keeps a core busy'}."
+    if wants_pool(config):
+        return Choice(pool, spread, {"pool": [pool_s]})
+    times = {"inline": [(cost.step_s + INLINE_S) / actors]}
+    if vector_s is not None:
+        times["vector"] = [vector_s / actors]
+    kind = trial.choose(times, VECTOR_GAIN)
+    times["pool"] = [pool_s]
+    is_better = trial.choose({kind: times[kind], "pool": [pool_s]}, POOL_GAIN) == "pool"
+    if is_better and not hindrance:
+        return Choice(pool, spread, times)
+    if kind == "vector":
+        against = (
+            f"{_time(actors * times['vector'][0])} per step, against {_time(actors * times['inline'][0])} one by one"
+        )
+        return Choice(vector_of(config, cores, actors), f"Using {name}'s own vector env ({against}).", times)
+    why = "and no core is free to share it."
+    if is_better:
+        why = f"which {_many(pool)} could share, but {hindrance}"
+    elif cores > actors and config.lanes > 1:
+        why = "too short to be worth waking a worker."
+    return Choice(inline_of(config), f"Stepping the envs one by one: {step}, {why}", times)
+
+
+def unmeasured(config: WorldConfig, why: str, cores: int) -> Choice[WorldConfig]:
+    """For an env whose step failed: the pool that was asked for, or else inline."""
+    chosen = pool_of(config, Cost(1.0, 1.0, False), cores)[0] if wants_pool(config) else inline_of(config)
+    how = f"Using a pool of {_many(chosen)}" if chosen.kind == "pool" else "Stepping the envs one by one"
+    return Choice(chosen, f"{how}: the step could not be measured ({why}).")
+
+
+def inline_of(config: WorldConfig) -> WorldConfig:
+    return replace(config, kind="inline", workers=0, threads=0)
+
+
+def vector_of(config: WorldConfig, cores: int, actors: int) -> WorldConfig:
+    """The env's own vector env, with the threads that each actor has cores for."""
+    return replace(config, kind="vector", workers=0, threads=max(1, min(cores // actors, config.lanes)))
+
+
+def wants_pool(config: WorldConfig) -> bool:
+    return config.kind == "pool" or config.workers > 0 or config.threads > 0
+
+
+def pool_of(config: WorldConfig, cost: Cost, cores: int) -> tuple[WorldConfig, float]:
+    """The best pool for these lanes, and the seconds per row that it should take."""
+    lanes = config.lanes
+    if not cost.waits:
+        # Two a core where steps are long: one goes on while the other waits for its actions.
+        workers = config.workers or min(cores * (2 if cost.step_s > LONG_S else 1), lanes)
+        threads = config.threads or 1
+        group = max(1.0, min(lanes / workers, LONG_S / cost.step_s))
+        seconds = (cost.step_s + POOL_S + WAKE_S / group) / min(workers, cores)
+    else:
+        workers = config.workers or min(2 * cores, lanes)
+        threads = config.threads or min(math.ceil(lanes / workers), MOST_THREADS)
+        seconds = max((cost.step_s + WAKE_S) / min(lanes, workers * threads), (cost.core_s + THREAD_S) / cores)
+    return replace(config, kind="pool", workers=workers, threads=threads), seconds
+
+
+def _many(config: WorldConfig) -> str:
+    return f"{config.workers} workers" + (f" with {config.threads} threads each" if config.threads > 1 else "")
+
+
+def _time(seconds: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.0f} ns"

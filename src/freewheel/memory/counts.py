@@ -1,0 +1,89 @@
+"""The counts of a run in shared memory: steps, updates and the stop, for all roles to see and to sleep by."""
+
+from __future__ import annotations
+
+from freewheel.memory.counter import Counters
+
+# Of each policy. SEEN and ALLOWED belong to rollouts: outcomes that the learner can see, and how many there may be.
+STEPS, UPDATES, SEEN, ALLOWED = range(4)
+PER_POLICY = 4
+# A role that waits looks this often whether the run ends, and shows that it lives.
+WAIT_S = 0.25
+
+
+class RunCounts:
+    """Of the whole run: a place for each policy's counts, the steps of all policies, and the stop. Goes to child processes."""
+
+    def __init__(self, num_policies: int) -> None:
+        self.num_policies = num_policies
+        self.counters = Counters(num_policies * PER_POLICY + 2)
+        self._steps, self._stop = num_policies * PER_POLICY, num_policies * PER_POLICY + 1
+
+    def of(self, policy: int) -> Counts:
+        return Counts(self, policy)
+
+    @property
+    def steps(self) -> int:
+        """Of all policies together."""
+        return self.counters.value(self._steps)
+
+    @property
+    def updates(self) -> int:
+        return sum(self.counters.value(i * PER_POLICY + UPDATES) for i in range(self.num_policies))
+
+    def add_steps(self, n: int) -> None:
+        self.counters.add(self._steps, n)
+
+    @property
+    def is_stopping(self) -> bool:
+        """No more steps are taken."""
+        return self.counters.value(self._stop) > 0
+
+    @property
+    def is_over(self) -> bool:
+        """All actors have ended: no more rows come."""
+        return self.counters.value(self._stop) > 1
+
+    def stop(self, level: int = 1) -> None:
+        """1: no more steps; 2: all actors have ended."""
+        self.counters.add(self._stop, max(level - self.counters.value(self._stop), 0))
+
+
+class Counts:
+    """Those of one policy."""
+
+    def __init__(self, run: RunCounts, policy: int) -> None:
+        self.run, self._first = run, policy * PER_POLICY
+        self._steps, self._updates = (run.counters.part(self._first + i) for i in (STEPS, UPDATES))
+
+    @property
+    def steps(self) -> int:
+        return self._steps.value
+
+    @property
+    def updates(self) -> int:
+        return self._updates.value
+
+    @property
+    def run_steps(self) -> int:
+        return self.run.steps
+
+    def value(self, index: int) -> int:
+        return self.run.counters.value(self._first + index)
+
+    def add(self, index: int, n: int) -> None:
+        self.run.counters.add(self._first + index, n)
+
+    def add_steps(self, n: int) -> None:
+        self._steps.add(n)
+        self.run.add_steps(n)
+
+    def add_updates(self, n: int) -> None:
+        self._updates.add(n)
+
+    def wait(self, index: int, target: int) -> None:
+        """Until the count has reached the target, or for a moment."""
+        self.run.counters.wait(self._first + index, target, WAIT_S)
+
+    def wait_steps(self, target: int) -> None:
+        self.wait(STEPS, target)

@@ -1,0 +1,83 @@
+"""Dials: numbers that may change while a run goes on, in shared memory that outlives every role."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from freewheel.errors import ConfigError
+from freewheel.memory.counter import Counters
+from freewheel.memory.segment import Segment
+
+# What a dial may be set to: least and most, both allowed.
+DIALS: dict[str, tuple[float, float]] = {
+    "epsilon": (0.0, 1.0),
+    "lr": (0.0, 1e3),
+    "ratio": (1e-6, 1e6),
+}
+
+
+# Words of a dial: its value, and the steps and updates of its policy when it was set.
+WORDS = 3
+
+
+class Dials:
+    """Named numbers, each unset or set; `version` rises with every change. Hand it to child processes as a `Process` argument.
+
+    One process sets them, any number read: a number is one aligned word, so it is never seen half written. Whoever counts by a
+    dial counts from `since`, so that all roles count from the same point, whenever each of them looks.
+    """
+
+    def __init__(self) -> None:
+        self.segment = Segment.create(8 * WORDS * len(DIALS), "the dials")
+        self._version = Counters(1)
+        self._open()
+        self._values[:] = math.nan
+
+    def _open(self) -> None:
+        memory = mmap.mmap(self.segment.core.fd, 8 * WORDS * len(DIALS))
+        self._values: np.ndarray[Any, Any] = np.ndarray((len(DIALS), WORDS), np.float64, memory)
+        self._places = {name: i for i, name in enumerate(DIALS)}
+
+    def __getstate__(self) -> tuple[Segment, Counters]:
+        return self.segment, self._version
+
+    def __setstate__(self, state: tuple[Segment, Counters]) -> None:
+        self.segment, self._version = state
+        self._open()
+
+    @property
+    def version(self) -> int:
+        return self._version.value(0)
+
+    def value(self, name: str) -> float | None:
+        """None: the settings hold."""
+        value = float(self._values[self._places[name], 0])
+        return None if math.isnan(value) else value
+
+    def since(self, name: str) -> tuple[int, int] | None:
+        """Steps and updates of the policy when it was set or given back; None if it never was."""
+        _, steps, updates = self._values[self._places[name]]
+        return None if math.isnan(steps) else (int(steps), int(updates))
+
+    def set(self, name: str, value: float | None, since: tuple[int, int] = (0, 0)) -> None:
+        """None gives the settings back."""
+        if name not in DIALS:
+            raise ConfigError(f"there is no dial {name!r}; there are {', '.join(DIALS)}.")
+        least, most = DIALS[name]
+        if value is not None and not least <= value <= most:
+            raise ConfigError(f"the dial {name}={value} must be between {least} and {most}.")
+        self._values[self._places[name]] = (math.nan if value is None else value, *since)
+        self._version.add(0)  # pairs with the readers' look at the version: the number is there
+
+    def state(self) -> dict[str, float]:
+        """Those that are set."""
+        return {name: value for name in DIALS if (value := self.value(name)) is not None}
+
+    def set_state(self, state: Mapping[str, float]) -> None:
+        for name, value in state.items():
+            self.set(name, value)

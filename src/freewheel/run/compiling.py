@@ -1,0 +1,58 @@
+"""Whether and when a learner's update is compiled: decided beside the training, made by a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from freewheel.machine.compile_decision import Decision, known_gain
+from freewheel.run.channel import Message
+from freewheel.run.member import Member
+from freewheel.run.plan import Plan, PolicyPlan
+from freewheel.run.supervisor import Supervisor
+
+
+class Compiling:
+    """Of one policy. With compile=on it begins with the run; with auto once the cost of an update is known and it pays."""
+
+    def __init__(self, plan: Plan, policy: PolicyPlan, supervisor: Supervisor, note: Callable[[str], None]) -> None:
+        self._plan, self._policy, self._supervisor, self._note = plan, policy, supervisor, note
+        self._config = policy.config.learner
+        self._decision = Decision(known_gain(policy.form_key))
+        self._update_s = 0.0
+        self._has_asked = False
+        self._adopt: Message | None = None  # what came of compiling, for a learner that is started anew
+
+    def begin(self) -> None:
+        if self._config.compile == "on":
+            self._supervisor.compile(self._policy.index)
+
+    def decide(self) -> None:
+        if self._config.compile != "auto" or self._config.workers > 1 or not self._update_s:
+            return
+        counts = self._plan.counts.of(self._policy.index)
+        left = self._policy.num_updates(max(self._plan.config.steps - counts.run_steps, 0))
+        note = self._decision.ask(left, counts.updates, self._update_s)
+        if note is not None:
+            self._note(note)
+        if self._decision.wants is not None and not self._has_asked:
+            self._has_asked = True
+            self._supervisor.compile(self._policy.index, only_found=not self._decision.wants)
+
+    def hear(self, member: Member, message: Message) -> None:
+        """What the learner and the compiler of this policy say."""
+        supervisor, learner = self._supervisor, self._supervisor.learners[self._policy.index]
+        if "update_s" in message:
+            self._update_s = message["update_s"]
+        if message.get("package"):
+            self._adopt = {"adopt": message["package"]}
+            if self._policy.targets is not None:
+                supervisor.start_targets(self._policy.index, message["package"][-1])
+            supervisor.tell(learner, self._adopt)
+        if message.get("compiler_ended"):
+            self._note(f"The update could not be compiled ({message['why']}). Training goes on with eager updates.")
+            self._adopt = {"adopt": None}
+            supervisor.tell(learner, self._adopt)
+        if "stack" in message and member is learner and self._adopt is not None:
+            supervisor.tell(member, self._adopt)
+        if "compiled" in message:
+            self._note(f"Compiled updates from update {self._plan.counts.of(self._policy.index).updates:,} on.")

@@ -1,0 +1,227 @@
+"""A learner's process: takes lessons, saves checkpoints beside the training, tells what it does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from freewheel.errors import CheckpointError, FreewheelError, RoleLost
+from freewheel.learners.target_process import TargetFeed
+from freewheel.machine.compile_decision import Comparison
+from freewheel.memory.counts import WAIT_S
+from freewheel.report.phases import COUNTERS, GAUGES, PHASES
+from freewheel.run import state
+from freewheel.run.build import build_learner
+from freewheel.run.channel import Channel, Message
+from freewheel.run.plan import FIRST_LEARNER, Plan, PolicyPlan
+from freewheel.run.worker_control import GradientWorkers
+from freewheel.store.checkpoint import WriteFile, load_newest
+from freewheel.store.saver import Saver
+
+START, WAIT, CHECKPOINT, COMPILE, REPORT, STOP = (
+    PHASES.index(name) for name in ("start", "wait_data", "checkpoint", "compile", "report", "stop")
+)
+BEATS = COUNTERS.index("beats")
+LAG, VERSION, AGE = (GAUGES.index(name) for name in ("policy_lag", "version", "sample_age"))
+
+REPORT_S = 0.5
+
+
+class LearnerProcess:
+    """One life of a policy's learner; it goes on from the run's newest checkpoint, if there is one."""
+
+    def __init__(self, plan: Plan, policy: PolicyPlan, life: int, channel: Channel) -> None:
+        self.plan, self.policy, self.life, self.channel = plan, policy, life, channel
+        self.page = plan.ledger.page(FIRST_LEARNER + policy.index)
+        self.page.enter(START)  # goes on with what the supervisor began when it asked for this process
+        torch.set_num_threads(policy.form.threads)
+        self.learner = build_learner(plan, policy, self.page)
+        self.learner.memory.is_hurried = self._is_hurried
+        self.counts = plan.counts.of(policy.index)
+        self.saver = Saver(policy.checkpoints(plan), plan.config.checkpoint.keep)
+        self.episodes: dict[str, Any] = {}
+        self.workers = GradientWorkers(self.learner, policy.workers, channel, self._may_wait, plan.config.local.stall_s)
+        # With compile=on the first update waits for the compiled form; the supervisor has it made.
+        self.waits_for_package = policy.config.learner.compile == "on"
+        self._comparison = Comparison(policy.form_key)
+        self._report_due, self._has_told = 0.0, False
+        self._counted: dict[str, int] = {}
+
+    def run(self) -> None:
+        try:
+            self._resume()
+            self._train()
+            self.page.enter(CHECKPOINT)
+            files = self._last_files()
+            if files and self._is_hurried():
+                self._save_now()  # first: a large replay may not be on the disk in time
+            self._save_now(files)
+            self.page.enter(STOP)
+        except RoleLost:
+            raise  # the run's folder may be another's by now
+        except Exception:
+            # What was learned is kept, whatever went wrong: a step that is not finite was not carried out.
+            if self.saver.newest_step < self.plan.counts.steps:
+                self._save_now()
+            raise
+        finally:
+            self.learner.close()
+            self.saver.close()
+        self._report()
+
+    def _train(self) -> None:
+        """Until the run is over."""
+        page, counts, learner = self.page, self.plan.counts, self.learner
+        learner.begin(is_again=self.life > 0)
+        while True:
+            page.count(BEATS, 1)
+            is_over = counts.is_over  # looked at first: what came before the end is learned from
+            if is_over:
+                self.waits_for_package = False  # what is due yet is not worth the wait
+            if self.waits_for_package:
+                page.enter(COMPILE)
+                if self.channel.wait(WAIT_S):
+                    self._read_commands()
+            elif is_over and self._is_hurried() and learner.memory.is_always_saved:
+                break  # rollouts that are complete are collected anew when the run goes on
+            elif learner.turn():
+                self._compare()
+            elif is_over:
+                break
+            else:
+                page.enter(WAIT)
+                learner.wait()
+            self._between_lessons()
+        learner.publish()
+        self.workers.close()
+
+    def _is_hurried(self) -> bool:
+        """Somebody has ended the run before its time and waits."""
+        return self.plan.counts.is_stopping and self.plan.counts.steps < self.plan.config.steps
+
+    def _compare(self) -> None:
+        """Compiled updates with the eager ones before them: whichever is faster goes on, and is remembered."""
+        choice = self._comparison.add(self.learner.update_s, self.learner.update.is_compiled)
+        if choice is None:
+            return
+        if choice.chosen == "eager":
+            self.learner.update.go_back()
+            self.workers.go_on()
+        else:
+            self.workers.close()
+        self.channel.send({"note": choice.reason})
+
+    def _may_wait(self) -> bool:
+        """For another worker in place of one that died: the supervisor starts one, unless it is about to end the run."""
+        self.page.count(BEATS, 1)
+        return not self.plan.counts.is_stopping
+
+    def _resume(self) -> None:
+        """From the newest whole checkpoint, if there is one; told where the user has not heard it before."""
+        try:
+            checkpoint = load_newest(state.newest_folder(self.plan, self.policy))
+            state.restore_learner(self.policy, self.learner, checkpoint)
+            self.saver.newest_step = checkpoint.step
+            notes = [*checkpoint.warnings, f"{self._who()} goes on from {checkpoint.path.name}."]
+        except CheckpointError as error:
+            notes = [f"{self._who()} begins with new weights: {error}"]
+        for note in notes if self.life else ():
+            self.channel.send({"note": note})
+
+    def _who(self) -> str:
+        return f"The learner of {self.policy.name}" if self.policy.name else "The learner"
+
+    def _between_lessons(self) -> None:
+        """A checkpoint when one is due, by a thread of its own; what there is to tell."""
+        every, steps = self.plan.config.checkpoint.every_steps, self.plan.counts.steps
+        if every and steps // every > self.saver.newest_step // every and not self.saver.is_busy:
+            self.page.enter(CHECKPOINT)
+            self.saver.start(*self._gathered())
+        now = time.monotonic()
+        is_first = self.learner.last is not None and not self._has_told  # a short run is over before the next time
+        if now >= self._report_due or is_first:
+            self._has_told = self.learner.last is not None
+            self._report_due = now + REPORT_S
+            self.page.enter(REPORT)
+            self._read_commands()
+            self._tell_saved()
+            self.workers.look()
+            self._report()
+
+    def _gathered(self) -> tuple[int, dict[str, Any], dict[str, Any]]:
+        steps = self.plan.counts.steps
+        tensors, found = state.gather_learner(self.policy, self.learner)
+        found |= {
+            "steps": steps,
+            "own_steps": self.counts.steps,
+            "seconds": time.monotonic() - self.plan.began_s,
+            "all_updates": self.counts.updates,
+            "episodes": self.episodes,
+        }
+        if self.learner.memory.is_always_saved:
+            found |= self.learner.memory.state()  # rows that could not be learned from are counted there
+        return steps, tensors, found
+
+    def _last_files(self) -> dict[str, WriteFile]:
+        """The replay: only at the end nobody writes the lanes any more."""
+        memory = self.learner.memory
+        if not self.plan.config.checkpoint.replay or memory.is_always_saved:
+            return {}
+        return {memory.file: self.policy.lanes.save}
+
+    def _save_now(self, files: Mapping[str, WriteFile] | None = None) -> None:
+        self._read_commands()
+        self.saver.save(*self._gathered(), dict(files or {}))
+        self._tell_saved()
+
+    def _read_commands(self) -> None:
+        for command in self.channel.commands():
+            self._obey(command)
+
+    def _obey(self, command: Message) -> None:
+        if "episodes" in command:
+            self.episodes = command["episodes"][self.policy.index]
+        if "adopt" in command:
+            self._adopt(command["adopt"])
+
+    def _adopt(self, paths: list[str] | None) -> None:
+        self.waits_for_package = False
+        if paths is None:
+            return
+        self.workers.rest()
+        self.page.enter(COMPILE)
+        try:
+            self.learner.update.adopt([Path(path) for path in paths])
+        except (FreewheelError, RuntimeError, OSError) as error:
+            self.channel.send(
+                {"note": f"The compiled update could not be loaded ({error}). Training goes on with eager updates."}
+            )
+            self.workers.go_on()
+            return
+        if self.policy.targets is not None and self.learner.targets is None:
+            self.learner.use_targets(TargetFeed(self.policy.targets))
+        self.channel.send({"compiled": True})
+
+    def _tell_saved(self) -> None:
+        for told in self.saver.finished():
+            self.channel.send(told)
+
+    def _report(self) -> None:
+        learner, page = self.learner, self.page
+        for note in learner.take_notes():
+            self.channel.send({"note": note})
+        metrics = learner.metrics()
+        assert learner.publisher is not None
+        totals = {**learner.memory.totals(), "published": learner.publisher.num_published}
+        for name, total in {**totals, "dropped_messages": self.channel.num_dropped}.items():
+            page.count(COUNTERS.index(name), total - self._counted.get(name, 0))
+            self._counted[name] = total
+        page.set(AGE, learner.memory.sample_age)
+        page.set(VERSION, float(learner.version))
+        oldest = learner.memory.oldest_version
+        page.set(LAG, metrics.get("policy_lag", float(learner.version - oldest)))
+        self.channel.send({"metrics": metrics, "warning": learner.take_warning(), "update_s": learner.update_s})

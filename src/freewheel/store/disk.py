@@ -1,0 +1,165 @@
+"""Files that are whole or absent when written, and never trusted when read.
+
+Reading refuses links, pipes, devices and folders in a file's place, and bounds bytes and values before it spends memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from freewheel.errors import CheckpointError
+from freewheel.machine.process import is_alive
+
+# Read in pieces: a replay of many gigabytes is summed up with one megabyte of memory.
+PIECE_BYTES = 1 << 20
+# A JSON value of three bytes takes about 70 as a Python object: this many stay below 100 MB.
+MOST_VALUES = 1_000_000
+
+TEMP = re.compile(r"\.tmp-([1-9]\d{0,17})-[0-9a-f]{8}")
+
+
+def temp_in(folder: Path) -> Path:
+    """A name for work that is not finished; it tells whose it is, so that what a dead process left can be swept."""
+    return folder / f".tmp-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def sweep(folder: Path, own: bool = False) -> None:
+    """Removes the unfinished work of processes that are gone, and with `own` that of this one."""
+    for name in os.listdir(folder):
+        match = TEMP.fullmatch(name)
+        if match and (own if int(match[1]) == os.getpid() else not is_alive(int(match[1]))):
+            remove(folder / name)
+
+
+def write_new(path: Path, data: bytes, is_durable: bool = True) -> None:
+    """Writes a file that does not exist yet, down to the disk unless it may be lost with the machine."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        rest = memoryview(data)
+        while rest:  # a disk that fills up takes a part first and fails at the next call
+            rest = rest[os.write(fd, rest) :]
+        if is_durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace(path: Path, data: bytes, is_durable: bool = True) -> None:
+    """Puts a small file in place of another: a reader sees the old or the new one, never a part."""
+    temp = temp_in(path.parent)
+    try:
+        write_new(temp, data, is_durable)
+        os.rename(temp, path)
+    except BaseException:
+        remove(temp)
+        raise
+    if is_durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Brings the names in a folder to the disk; a rename is only durable after this."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def remove(path: Path) -> None:
+    """Removes a file, a link or a folder as far as it can; what stays is swept at the next start."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return
+
+
+@contextmanager
+def open_folder(path: Path) -> Iterator[int]:
+    """A descriptor of a folder that is no link; files are then opened relative to it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError:
+        raise CheckpointError("it is a link or a file, not a folder.") from None
+    except OSError as error:
+        raise CheckpointError(f"it cannot be read: {error.strerror}.") from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def open_file(name: str, folder_fd: int) -> Iterator[tuple[int, int]]:
+    """A regular file of an open folder: its descriptor and size. A pipe in its place cannot make us wait."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
+    except FileNotFoundError:
+        raise CheckpointError(f"{name} is missing.") from None
+    except OSError as error:
+        raise CheckpointError(f"{name} cannot be read: {error.strerror}.") from error
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise CheckpointError(f"{name} is not a regular file.")
+        yield fd, status.st_size
+    finally:
+        os.close(fd)
+
+
+def read_bytes(name: str, folder_fd: int, most_bytes: int) -> bytes:
+    """All of a small file."""
+    with open_file(name, folder_fd) as (fd, size):
+        if size > most_bytes:
+            raise CheckpointError(f"{name} has {size:,} bytes, more than the {most_bytes:,} that are read.")
+        pieces = []
+        while piece := os.read(fd, most_bytes + 1):
+            pieces.append(piece)
+        return b"".join(pieces)
+
+
+def checksum(fd: int) -> int:
+    """CRC-32 of the file from its beginning: it finds every flip of one bit and every burst up to 32."""
+    os.lseek(fd, 0, os.SEEK_SET)
+    buffer = memoryview(bytearray(PIECE_BYTES))
+    crc = 0
+    while size := os.readv(fd, [buffer]):
+        crc = zlib.crc32(buffer[:size], crc)
+    return crc
+
+
+def parse_json(name: str, data: bytes) -> Any:
+    """The JSON value in `data`, however it was made: too many values or too deep is refused."""
+    num_values = count_values(data)
+    if num_values > MOST_VALUES:
+        raise CheckpointError(f"{name} holds about {num_values:,} values, more than the {MOST_VALUES:,} that are read.")
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise CheckpointError(f"{name} is nested too deep.") from None
+    except ValueError as error:
+        raise CheckpointError(f"{name} is not JSON: {error}.") from None
+
+
+def count_values(data: bytes) -> int:
+    """At least the number of values in JSON text; commas and brackets inside strings count too."""
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
+
+
+def read_json(path: Path, most_bytes: int) -> Any:
+    """A small JSON file; errors name the file but not its folder."""
+    with open_folder(path.parent) as fd:
+        return parse_json(path.name, read_bytes(path.name, fd, most_bytes))

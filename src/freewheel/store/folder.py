@@ -1,0 +1,278 @@
+"""A run's folder: its settings, checkpoints and logs, and the lock that keeps two processes from training in it.
+
+runs/CartPole-v1-dqn-0-20260131-154500/
+  run.json       which env, algorithm and seed, and when it began; a folder without it is no run
+  config.json    the effective settings        status.json   how far it has got
+  checkpoints/   see checkpoint.py             result.json   the final figures
+  metrics.csv    episodes.csv    tb/           lock          held while a process trains in it
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import fcntl
+import importlib.metadata
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from freewheel.errors import CheckpointError, ConfigError, FreewheelError
+from freewheel.store import disk
+
+DEFAULT_ROOT = Path("runs")
+IDENTITY, CONFIG, STATUS, RESULT, LOCK = "run.json", "config.json", "status.json", "result.json", "lock"
+MOST_JSON_BYTES = 4 << 20
+# Somebody who only looks whether a run is in use holds its lock for microseconds; a trainer outwaits that.
+LOCK_TRIES, LOCK_PAUSE_S = 10, 0.02
+MOST_NAME = 80
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run on disk. `problem` says why its identity could not be read; only `list_runs` gives such a one."""
+
+    path: Path
+    env: str
+    algo: str
+    seed: int
+    started_s: float
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics_csv(self) -> Path:
+        return self.path / "metrics.csv"
+
+    @property
+    def episodes_csv(self) -> Path:
+        return self.path / "episodes.csv"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tb"
+
+    def config(self) -> dict[str, Any]:
+        """The effective settings it was started with."""
+        return _read_object(self.path / CONFIG)
+
+    def write_status(self, status: str, **figures: Any) -> None:
+        """Says how far the run is: `running`, `finished`, `stopped` or `failed`, with figures such as steps=..."""
+        # Not brought to the disk: it is written often, and a machine that loses power loses no more than a line of a table.
+        value = {"status": status, "updated_s": time.time(), **figures}
+        _write_object(self.path / STATUS, value, is_durable=False)
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        _write_object(self.path / RESULT, result)
+
+    def result(self) -> dict[str, Any] | None:
+        """The final figures; None while there are none."""
+        return _read_object(self.path / RESULT) if (self.path / RESULT).exists() else None
+
+    def status(self) -> dict[str, Any]:
+        """What `write_status` said last; a run that said `running` and holds no lock has `died`."""
+        if not (self.path / STATUS).exists():
+            return {"status": "running" if self.is_in_use() else "new"}
+        status = _read_object(self.path / STATUS)
+        if status.get("status") == "running" and not self.is_in_use():
+            status["status"] = "died"
+        return status
+
+    def num_bytes(self) -> int:
+        """Bytes of its files; links are not followed."""
+        total = 0
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                try:
+                    total += os.lstat(os.path.join(folder, name)).st_size
+                except OSError:
+                    continue  # a checkpoint was rotated away meanwhile
+        return total
+
+    def is_in_use(self) -> bool:
+        """True while a process trains in it. The kernel lets go of the lock when that process ends, however it ends."""
+        try:
+            fd = os.open(self.path / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return not _try_lock(fd)
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Holds the run for this process; a ConfigError says who else does."""
+        path = self.path / LOCK
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(f"run {self.path} cannot be locked: {error.strerror}. Is the folder yours?") from error
+        try:
+            for _ in range(LOCK_TRIES):
+                if _try_lock(fd):
+                    break
+                time.sleep(LOCK_PAUSE_S)
+            else:
+                holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+                raise ConfigError(
+                    f"run {self.name} is in use by process {holder}. Wait until it ends, stop it, or start another run."
+                )
+            if not path.exists() or path.stat().st_ino != os.fstat(fd).st_ino:
+                raise ConfigError(f"run {self.name} was removed meanwhile.")
+            os.truncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            disk.sweep(self.path)
+            yield
+        finally:
+            os.close(fd)
+
+
+def new_run(root: Path, env: str, algo: str, seed: int, config: Mapping[str, Any]) -> RunFolder:
+    """Makes the folder of a new run, readable by its owner only; two that start at once get different ones."""
+    started_s = time.time()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started_s))
+    stem = f"{_plain(env)}-{_plain(algo)}-{seed}-{stamp}"
+    identity = {
+        "env": env,
+        "algo": algo,
+        "seed": seed,
+        "started_s": started_s,
+        "freewheel": importlib.metadata.version("freewheel"),
+    }
+    temp = disk.temp_in(root)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        disk.sweep(root)
+        os.mkdir(temp, 0o700)
+        disk.write_new(temp / IDENTITY, _text(identity))
+        disk.write_new(temp / CONFIG, _text(config))
+        os.mkdir(temp / "checkpoints", 0o700)
+        path = _claim(temp, root, stem)
+        disk.sync_folder(root)
+    except BaseException as error:
+        disk.remove(temp)
+        if isinstance(error, OSError):
+            raise ConfigError(
+                f"no run folder can be made in {root.absolute()}: {error.strerror or error}. Choose another place for runs."
+            ) from error
+        raise
+    return RunFolder(path, env, algo, seed, started_s)
+
+
+def open_run(path_or_name: str | Path, root: Path = DEFAULT_ROOT) -> RunFolder:
+    """A run by its name in `root`, or by the path of its folder."""
+    for path in (root / path_or_name, Path(path_or_name)):
+        if path.is_dir():
+            return _read_run(path.resolve())
+    names = [run.name for run in list_runs(root)]
+    near = difflib.get_close_matches(Path(path_or_name).name, names, n=3, cutoff=0.5)
+    guess = f" Did you mean {' or '.join(near)}?" if near else ""
+    raise ConfigError(
+        f"there is no run {str(path_or_name)!r} in {root.absolute()}.{guess} 'freewheel runs' lists the {len(names)} there."
+    )
+
+
+def list_runs(root: Path = DEFAULT_ROOT) -> list[RunFolder]:
+    """The runs in `root`, oldest first; one that cannot be read has a `problem`. Other folders are left out."""
+    try:
+        paths = [root / name for name in os.listdir(root) if not name.startswith(".")]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(f"the runs in {root.absolute()} cannot be listed: {error.strerror}.") from error
+    runs = []
+    for path in paths:
+        try:
+            if path.is_symlink() or not os.path.lexists(path / IDENTITY):
+                continue
+            runs.append(_read_run(path))
+        except (FreewheelError, OSError) as error:
+            runs.append(RunFolder(path, "?", "?", 0, os.lstat(path).st_mtime, problem=str(error)))
+    return sorted(runs, key=lambda run: (run.started_s, run.name))
+
+
+def remove_run(run: RunFolder) -> None:
+    """Removes a run and all it holds, unless a process trains in it."""
+    away = disk.temp_in(run.path.parent)
+    with run.lock():
+        try:
+            # Renamed first: a crash while it is removed leaves nothing that looks like a run.
+            os.rename(run.path, away)
+        except OSError as error:
+            raise ConfigError(f"run {run.path} cannot be removed: {error.strerror}. Is the folder yours?") from error
+        disk.remove(away)
+
+
+def _claim(temp: Path, root: Path, stem: str) -> Path:
+    """Renames to a name that is free: the rename fails where another run stands, because that is not empty."""
+    count = 1
+    while True:
+        path = root / (stem if count == 1 else f"{stem}-{count}")
+        try:
+            os.rename(temp, path)
+            return path
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+        count += 1
+
+
+def _plain(text: str) -> str:
+    """A part of a folder's name: `ALE/Pong-v5` gives `ALE-Pong-v5`, `my.module:make` gives `my.module-make`."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")[:MOST_NAME] or "env"
+
+
+def _read_run(path: Path) -> RunFolder:
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise CheckpointError(f"run {path} cannot be read: permission denied. Is the folder yours?")
+    if not os.path.lexists(path / IDENTITY):
+        raise ConfigError(f"{path} is not a run: it has no {IDENTITY}. Give the name of a run ('freewheel runs').")
+    identity = _read_object(path / IDENTITY)
+    kinds = {"env": str, "algo": str, "seed": int, "started_s": float}
+    wrong = [key for key, kind in kinds.items() if type(identity.get(key)) is not kind]
+    if wrong:
+        raise CheckpointError(f"run {path}: {IDENTITY} is damaged: {', '.join(wrong)} missing or of the wrong type.")
+    return RunFolder(path, **{key: identity[key] for key in kinds})
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = disk.read_json(path, MOST_JSON_BYTES)
+    except CheckpointError as error:
+        raise CheckpointError(f"run {path.parent}: {error}") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"run {path.parent}: {path.name} holds a {type(value).__name__}, not an object.")
+    return value
+
+
+def _write_object(path: Path, value: Mapping[str, Any], is_durable: bool = True) -> None:
+    try:
+        disk.replace(path, _text(value), is_durable)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {error.strerror or error}. Make room there.") from error
+
+
+def _text(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(dict(value), indent=1).encode() + b"\n"
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

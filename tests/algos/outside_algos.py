@@ -1,0 +1,192 @@
+"""Two complete algorithms as a user would write them, in a file of their own: n-step SARSA, and REINFORCE with a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from freewheel.actors.explore import Explorer
+from freewheel.actors.infer import Infer
+from freewheel.actors.sample_policy import SamplePolicy
+from freewheel.actors.value_policy import ValuePolicy
+from freewheel.algos.algo import Defaults, chosen, seeded
+from freewheel.algos.from_rollouts import FromRollouts, RolloutSettings, check_rollouts, unused_rollouts
+from freewheel.algos.gae import scan
+from freewheel.config import ExploreConfig, QConfig
+from freewheel.contracts import Choice, Loss, ParamGroup
+from freewheel.memory.nested import as_tensors
+from freewheel.nets.actor_critic import build_actor_critic
+from freewheel.nets.build import build_net
+from freewheel.nets.distributions import actions_of
+
+
+class Told(NamedTuple):
+    """The mean of one number over an update's rows."""
+
+    mean: Tensor
+
+    @classmethod
+    def joined(cls, parts: Sequence[Told], shares: Sequence[float]) -> Told:
+        return cls(torch.stack([part.mean * share for part, share in zip(parts, shares, strict=True)]).sum(0))
+
+    @classmethod
+    def in_order(cls, updates: Sequence[Told]) -> Told:
+        return cls(torch.stack([update.mean for update in updates]))
+
+    def metrics(self) -> dict[str, float]:
+        return {"told": self.mean.mean().item()}
+
+
+@dataclass(frozen=True)
+class SarsaConfig:
+    """SARSA's switches."""
+
+    gamma: float = 0.99
+    """Discount per step."""
+
+    n_step: int = 5
+    """Steps of reward before the value of the next action."""
+
+
+@dataclass(frozen=True)
+class SarsaSettings(RolloutSettings):
+    sarsa: SarsaConfig = field(default_factory=SarsaConfig)
+    explore: ExploreConfig = field(default_factory=ExploreConfig)
+
+
+class SarsaPolicy(ValuePolicy):
+    """Epsilon-greedy; a row keeps the value of the action that was taken."""
+
+    extra = {"value": ("float32", ())}  # noqa: RUF012
+
+    def choose(self, obs: Any, lanes: Any, first: Any, step: int) -> Choice:
+        made = super().choose(obs, lanes, first, step)
+        values = self.infer.values(obs, lanes).numpy()
+        taken = values[np.arange(len(lanes)), made.actions["action"]]
+        return Choice(made.actions, {**made.columns, "value": taken.astype(np.float32)})
+
+    def bootstrap(self, obs: Any) -> Any:
+        return self.infer.values(obs).numpy().max(1)
+
+
+class Sarsa(FromRollouts, Defaults):
+    name = "sarsa"
+    Settings = SarsaSettings
+    defaults = {"rollout.rows": 8, "learner.lr": 1e-3}  # noqa: RUF012
+    epochs = 4  # type: ignore[assignment]
+    ranges = {"sarsa.n_step": (1, 1000), "sarsa.gamma": (0, 1)}  # noqa: RUF012
+    is_lockstep = True
+    dials = ("epsilon", "lr")
+    outcome = Told
+    extra = SarsaPolicy.extra
+    columns = ("goal",)
+    num_act_noise = num_act_taus = first_action = 0
+
+    def __init__(self, config: Any, spaces: Any, seed: Any, body: Any = None, loss: Any = None) -> None:
+        super().__init__(config, spaces, seed)
+        make = lambda: build_net(spaces.obs, spaces.action, config.net, QConfig(), config.algo, body=body)  # noqa: E731
+        self.net = seeded(seed("net"), make)
+        self.groups = (ParamGroup("all", clip_norm=config.learner.clip_norm),)
+        self.losses = (Loss(self.loss),)
+
+    def q_values(self, out: Tensor) -> Tensor:
+        return out
+
+    def policy(self, net: nn.Module, seed: Any, lanes: range, all_lanes: int, dials: Any = None) -> SarsaPolicy:
+        infer = Infer(net, self, self.spaces.action.dtype, seed("noise"), len(lanes), lanes.start)
+        actions = int(self.spaces.action.n)
+        how = {"first_lane": lanes.start, "all_lanes": all_lanes}
+        return SarsaPolicy(infer, Explorer(self.config.explore, len(lanes), actions, seed("explore"), **how), dials)
+
+    def loss(self, forward: Any, params: Any, target: Any, batch: Any, draws: Any, hyper: Any) -> tuple[Tensor, Told]:
+        error = chosen(forward(params, batch["obs"]), batch["action"]) - batch["goal"]
+        return 0.5 * error.square().mean(), Told(error.detach().abs().mean())
+
+    def prepare(self, rows: Any, learner: Any, is_new: bool) -> dict[str, Any]:
+        goal = n_step_goals(rows, self.config.sarsa.gamma, self.config.sarsa.n_step)[rows.kept]
+        made = {"obs": as_tensors(rows.obs), "action": torch.from_numpy(rows.action)}
+        return made | {"goal": torch.from_numpy(np.ascontiguousarray(goal))}
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        check_rollouts(config, 1)
+
+    @classmethod
+    def unused(cls, config: Any) -> dict[str, str]:
+        return unused_rollouts(config)
+
+
+def n_step_goals(rows: Any, gamma: float, n: int) -> Any:
+    """Of each place: n rewards and the value of the action after them, fewer where the episode or the rollout ends."""
+    value_after = rows.next_value * ~rows.terminated
+    goal = rows.reward + np.float32(gamma) * value_after
+    for _ in range(n - 1):
+        later = np.zeros_like(goal)
+        later[:, :-1] = goal[:, 1:]
+        goal = rows.reward + np.float32(gamma) * np.where(rows.goes_on, later, value_after)
+    return goal
+
+
+@dataclass(frozen=True)
+class ReinforceConfig:
+    """REINFORCE's switches."""
+
+    gamma: float = 0.99
+    """Discount per step."""
+
+    value_weight: float = 0.5
+    """Weight of the baseline's error."""
+
+
+@dataclass(frozen=True)
+class ReinforceSettings(RolloutSettings):
+    reinforce: ReinforceConfig = field(default_factory=ReinforceConfig)
+
+
+class Reinforce(FromRollouts, Defaults):
+    name = "reinforce"
+    Settings = ReinforceSettings
+    defaults = {"rollout.collect": "episodes", "rollout.rows": 64, "learner.lr": 3e-3}  # noqa: RUF012
+    is_lockstep = True
+    can_sample = True
+    outcome = Told
+    extra = {"log_prob": ("float32", ()), "value": ("float32", ())}  # noqa: RUF012
+    columns = ("goal", "advantage")
+
+    def __init__(self, config: Any, spaces: Any, seed: Any, body: Any = None, loss: Any = None) -> None:
+        super().__init__(config, spaces, seed)
+        self.actions = actions_of(spaces.action)
+        outputs = self.actions.num_outputs
+        self.net = seeded(seed("net"), lambda: build_actor_critic(spaces.obs, outputs, config.net, body=body))
+        self.groups = (ParamGroup("all", clip_norm=config.learner.clip_norm),)
+        self.losses = (Loss(self.loss),)
+
+    def policy(self, net: nn.Module, seed: Any, lanes: range, all_lanes: int, dials: Any = None) -> SamplePolicy:
+        return SamplePolicy(net, self.actions, seed("act"), len(lanes), lanes.start)
+
+    def loss(self, forward: Any, params: Any, target: Any, batch: Any, draws: Any, hyper: Any) -> tuple[Tensor, Told]:
+        out = forward(params, batch["obs"])
+        log_prob, entropy = self.actions.log_prob(out[:, :-1], batch["action"])
+        error = (out[:, -1] - batch["goal"]).square().mean()
+        loss = -(log_prob * batch["advantage"]).mean() + self.config.reinforce.value_weight * error
+        return loss, Told(entropy.detach().mean())
+
+    def prepare(self, rows: Any, learner: Any, is_new: bool) -> dict[str, Any]:
+        goal = scan(rows.reward, np.float32(self.config.reinforce.gamma) * rows.goes_on)
+        advantage = goal - rows.value
+        found = {"goal": goal[rows.kept], "advantage": advantage[rows.kept]}
+        made = {"obs": as_tensors(rows.obs), "action": torch.from_numpy(rows.action)}
+        return made | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in found.items()}
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        check_rollouts(config, 1)
+
+    @classmethod
+    def unused(cls, config: Any) -> dict[str, str]:
+        return unused_rollouts(config)

@@ -1,0 +1,111 @@
+"""docs/how-it-works.md lists the files that a row passes through, as a traced run shows them.
+
+`python tests/docs/test_way_of_a_row.py` writes the list.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from row_trace import traced
+
+from freewheel.config import assemble
+from freewheel.run.layout import choose
+from freewheel.run.runtime import make_sequential
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-it-works.md"
+BEGIN, END = "<!-- way of a row: begin -->\n", "<!-- way of a row: end -->"
+MOST_FILES = 10
+# Numbers that nothing else in the run has: see row_trace.Trace.
+LANES, BATCH = 5, 22
+COMMON = {
+    "runtime": "sequential",
+    "world.lanes": LANES,
+    "learner.compile": "off",
+    "learner.device": "cpu",
+    "net.hidden": (16,),
+}
+REPLAY = {"learner.batch_size": BATCH, "replay.warmup_rows": 60, "learner.ratio": 4.4}
+ALGOS: dict[str, dict[str, Any]] = {
+    "dqn": REPLAY,
+    "iqn": {**REPLAY, "q.num_taus": 8, "q.num_target_taus": 8},
+    "ppo": {"rollout.rows": BATCH, "ppo.minibatches": 5},
+}
+
+
+def way(algo: str) -> list[str]:
+    """The files in the order of a step, from the env to the optimiser: one turn to the next lesson, and that lesson."""
+    config = assemble("CartPole-v1", {"algo": algo, **COMMON, **ALGOS[algo]}, "none")
+    runtime = make_sequential(config, "CartPole-v1", choose(config, 1))
+    (learner,) = runtime.learners
+
+    def until_learned() -> None:
+        for _ in range(200):
+            runtime.actor.turn()
+            if learner.turn():
+                return
+        raise AssertionError("nothing was learned")
+
+    try:
+        until_learned()
+        runtime.actor.turn()  # an answer that was owed: what is traced begins with the env
+        return list(traced(until_learned, {LANES, BATCH, LANES * BATCH}))
+    finally:
+        learner.close()
+        runtime.close()
+
+
+def written(ways: dict[str, list[str]]) -> str:
+    """A table in the order of the first algorithm, with what only others have where they have it."""
+    order: list[str] = []
+    for files in ways.values():
+        at = 0
+        for file in files:
+            if file in order:
+                at = order.index(file) + 1
+            else:
+                order.insert(at, file)
+                at += 1
+    lines = [f"| file | {' | '.join(ways)} |", f"|---|{'---|' * len(ways)}"]
+    for file in order:
+        marks = (str(files.index(file) + 1) if file in files else "" for files in ways.values())
+        lines.append(f"| `src/freewheel/{file}` | {' | '.join(marks)} |")
+    lines.append(f"| files | {' | '.join(str(len(files)) for files in ways.values())} |")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def ways() -> dict[str, list[str]]:
+    return {algo: way(algo) for algo in ALGOS}
+
+
+def test_the_page_lists_them(ways: dict[str, list[str]]) -> None:
+    assert PAGE.read_text().partition(BEGIN)[2].partition(END)[0] == written(ways), (
+        "docs/how-it-works.md is stale: python tests/docs/test_way_of_a_row.py"
+    )
+
+
+@pytest.mark.xfail(
+    strict=True, reason="20 to 22 files: networks, small mathematics and the learner's passes are files of their own"
+)
+@pytest.mark.parametrize("algo", ALGOS)
+def test_they_are_few(ways: dict[str, list[str]], algo: str) -> None:
+    assert len(ways[algo]) <= MOST_FILES
+
+
+def test_a_function_that_takes_rows_is_seen() -> None:
+    from freewheel.actors.actor import learned
+    from freewheel.config import WorldConfig
+
+    rows, others = np.zeros(LANES, np.float32), np.zeros(3, np.float32)
+    assert traced(lambda: learned(rows, WorldConfig()), {LANES}) == {"actors/actor.py": ["learned"]}
+    assert traced(lambda: learned(others, WorldConfig()), {LANES}) == {}
+
+
+if __name__ == "__main__":
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    table = written({algo: way(algo) for algo in ALGOS})
+    PAGE.write_text(before + BEGIN + table + END + rest.partition(END)[2])

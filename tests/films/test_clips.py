@@ -1,0 +1,115 @@
+"""TensorBoard gets a film of the agent now and then; what cannot be filmed ends no training."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import freewheel
+from freewheel.errors import ConfigError
+from freewheel.films.clips import Clips
+from freewheel.worlds.catch import Catch
+
+SMALL: dict[str, Any] = {
+    "runtime": "sequential",
+    "net.channels": (4,),
+    "net.kernels": (8,),
+    "net.strides": (8,),
+    "net.hidden": (8,),
+    "world.lanes": 4,
+    "world.stack": 2,
+    "replay.warmup_rows": 128,
+    "learner.ratio": 1.0,
+    "learner.compile": "off",
+    "checkpoint.every_steps": 100,
+    "eval_episodes": 0,
+}
+
+
+def train(root: Path, env: str, clips: Clips, **settings: Any) -> Path:
+    given = {**SMALL, "log.folder": str(root), **settings}
+    return freewheel.train(env, steps=500, settings=given, callbacks=[clips], is_quiet=True).folder
+
+
+def test_a_clip_at_the_checkpoint_after_every_so_many_steps(tmp_path: Path) -> None:
+    folder = train(tmp_path, "freewheel/Catch-v0", Clips(every_steps=250, max_steps=5))
+    events = EventAccumulator(str(folder / "tb"))
+    events.Reload()
+    # Each clip is a file, and two of one second are read in any order.
+    clips = sorted(events.Images("play"), key=lambda clip: clip.step)
+    steps = [clip.step for clip in clips]
+    assert len(steps) == 2
+    assert steps[1] - steps[0] >= 250
+    with Image.open(io.BytesIO(clips[0].encoded_image_string)) as film:
+        assert film.format == "GIF"
+        assert film.n_frames == 5
+        assert film.size == (clips[0].width, clips[0].height)
+    assert events.Tags()["scalars"], "the log's own files are still read"
+
+
+def test_a_setting_does_it_too(tmp_path: Path) -> None:
+    given = {**SMALL, "log.folder": str(tmp_path), "log.clip_every_steps": 250}
+    folder = freewheel.train("freewheel/Catch-v0", steps=500, settings=given, is_quiet=True).folder
+    events = EventAccumulator(str(folder / "tb"))
+    events.Reload()
+    assert len(events.Images("play")) == 2
+
+
+def test_what_cannot_be_filmed_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path, f"{__name__}:undrawn", Clips(every_steps=1))
+    assert capfd.readouterr().err.count("log: no more clips") == 1
+
+
+def undrawn() -> Any:
+    return Catch()
+
+
+class Blind(Catch):
+    """Trains well, and cannot be drawn."""
+
+    def render(self) -> Any:
+        raise RuntimeError("no display today")
+
+
+class Stumbles(Catch):
+    """Trains well, and fails where it is played to be filmed."""
+
+    def step(self, action: Any) -> Any:
+        if self.render_mode is not None:
+            raise ZeroDivisionError("no ball today")
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [(Blind, "RuntimeError: no display today"), (Stumbles, "ZeroDivisionError: no ball today")],
+    ids=["render", "step"],
+)
+def test_an_env_that_raises_while_it_is_filmed_ends_no_training(
+    env: type[Catch], told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = train(tmp_path, f"{__name__}:{env.__name__}", Clips(every_steps=1))
+    assert json.loads((folder / "result.json").read_text())["steps"] == 500
+    said = [line for line in capfd.readouterr().err.splitlines() if "no more clips" in line]
+    assert len(said) == 1
+    assert told in said[0]
+    assert env.__name__ in said[0]
+
+
+def test_an_env_object_has_no_clips(tmp_path: Path) -> None:
+    given = {**SMALL, "world.lanes": 1, "log.folder": str(tmp_path), "log.clip_every_steps": 250}
+    with pytest.raises(ConfigError, match="clip_every_steps was given, but has no effect: Catch is an env object"):
+        freewheel.train(Catch(), steps=500, settings=given, is_quiet=True)
+
+
+def test_numbers_that_cannot_be() -> None:
+    with pytest.raises(ConfigError, match="every_steps=0"):
+        Clips(every_steps=0)
+    with pytest.raises(ConfigError, match="Catch is an env object"):
+        Clips(every_steps=1, env=Catch())

@@ -1,0 +1,87 @@
+"""A learner's process: how it waits for compiled updates, which it keeps, and what it saves when it is hurried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from run_cases import planned
+
+from freewheel.machine.trial import Choice
+from freewheel.memory.counts import Counts
+from freewheel.run.channel import Channel, pair
+from freewheel.run.learner_process import LearnerProcess
+
+
+class Update:
+    is_compiled = True
+
+    def go_back(self) -> None:
+        self.is_compiled = False
+
+
+@pytest.mark.parametrize(("chosen", "stays"), [("compiled", True), ("eager", False)])
+def test_the_faster_updates_go_on(chosen: str, stays: bool) -> None:
+    update, notes, workers = Update(), list[Any](), list[str]()
+    process: Any = SimpleNamespace(
+        learner=SimpleNamespace(update=update, update_s=0.1),
+        channel=SimpleNamespace(send=notes.append),
+        workers=SimpleNamespace(close=lambda: workers.append("dismissed"), go_on=lambda: workers.append("go on")),
+        _comparison=SimpleNamespace(add=lambda seconds, is_compiled: Choice(chosen, "It is faster.")),
+    )
+    LearnerProcess._compare(process)
+    assert update.is_compiled is stays
+    assert notes == [{"note": "It is faster."}]
+    assert workers == ["dismissed" if stays else "go on"]
+
+
+def test_a_learner_sleeps_while_its_update_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates are due, and the package comes after a second: the learner may not look around for it all the time."""
+    plan = planned(**{"learner.compile": "on"})
+    counts: Counts = plan.counts.of(0)
+    ours, theirs = pair()
+    with ours, theirs:
+        supervisor, channel = Channel(ours), Channel(theirs)
+        process = LearnerProcess(plan, plan.policies[0], 0, channel)
+        counts.add_steps(500)
+        num_waits = 0
+        wait = channel.wait
+
+        def counted(timeout_s: float) -> bool:
+            nonlocal num_waits
+            num_waits += 1
+            if num_waits == 3:
+                supervisor.send({"adopt": None})
+            elif num_waits == 1:
+                assert wait(0.01) is False  # nobody says anything: it would have slept
+            return wait(timeout_s if num_waits == 3 else 0.0)
+
+        def turned() -> bool:
+            plan.counts.stop(level=2)
+            if not process.learner.pace.due():
+                return False
+            counts.add_updates(process.learner.pace.backlog())
+            return True
+
+        monkeypatch.setattr(channel, "wait", counted)
+        monkeypatch.setattr(process.learner, "turn", turned)
+        process._train()
+        process.learner.close()
+        process.saver.close()
+    assert num_waits == 3
+    assert counts.updates > 0
+
+
+def test_a_hurried_end_saves_the_weights_before_the_replay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plan = planned(**{"checkpoint.replay": True})
+    plan.checkpoints = tmp_path
+    ours, theirs = pair()
+    with ours, theirs:
+        process = LearnerProcess(plan, plan.policies[0], 0, Channel(theirs))
+        saved: list[list[str]] = []
+        monkeypatch.setattr(process, "_train", lambda: plan.counts.stop(level=2))
+        monkeypatch.setattr(process, "_save_now", lambda files=None: saved.append(list(files or {})))
+        process.run()
+    assert saved == [[], ["replay.bin"]]
