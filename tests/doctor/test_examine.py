@@ -195,7 +195,7 @@ def test_costs_are_those_of_the_step() -> None:
     from sick_envs import Waits
 
     told: list[int] = []
-    costs = costs_of_env(Waits(), 0.1, lambda: told.append(1))
+    costs = costs_of_env(Waits(), 0.5, lambda: told.append(1))
     assert costs.median_us >= 3_000
     assert costs.mean_us >= 3_000
     assert costs.p95_us >= costs.median_us

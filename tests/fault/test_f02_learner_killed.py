@@ -160,7 +160,7 @@ def test_f02_the_process_ahead_of_a_learner_is_killed_or_stopped(nursery: Nurser
         >= TIMES
     ), run.err
     assert "target has been stopped for " in run.err, run.err
-    assert run.err.count("compiled updates from update ") == 2, run.err
+    assert run.err.count("Compiled updates from update ") == 2, run.err
 
 
 def hit_team(nursery: Nursery, folder: Path, *hits: tuple[str, int, int], settings: dict[str, Any] = TEAM) -> Run:

@@ -103,7 +103,7 @@ def test_f07_an_env_that_raises_is_tried_again_and_then_ends_the_run(sick: Sick,
     assert re.search(message, run.err), run.err
     assert "fault_envs.py" in run.err, "the line of the env is not shown"
     assert "fault_envs:Raises" in run.err
-    assert "actor-0 ended (EnvError: " in run.err
+    assert re.search(r"actor-0 \(pid \d+\) ended at step [\d,]+ \(EnvError: ", run.err), run.err
     assert "more than local.restarts=1" in run.err
     saved = run.checkpoint()
     assert saved is not None

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from freewheel.learners import package, products
+from freewheel.machine import cores
 
 # Of A's rows, B's columns and what is summed over: whole registers, parts of them, single rows, more than one block of depth.
 SHAPES = [
@@ -42,7 +43,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_products_are_right(
     without: tuple[str, ...], threads: int, cache: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(package, "_cpuinfo", lambda: cpuinfo(*without))
+    for module in (package, cores):
+        monkeypatch.setattr(module, "cpu_info", lambda: cpuinfo(*without))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)

@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from freewheel.learners import kernels as own_code
-from freewheel.learners import package
+from freewheel.learners import kernels, package
+from freewheel.machine import cores
 from freewheel.nets import pixels
 from freewheel.nets.inputs import Image, set_memory_format
 
@@ -22,6 +22,11 @@ AVX2 = "flags : avx2 fma\n"
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def processor_is(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (package, cores):
+        monkeypatch.setattr(module, "cpu_info", lambda: text)
 
 
 def pictures() -> list[Tensor]:
@@ -39,9 +44,9 @@ def pictures() -> list[Tensor]:
 
 @pytest.mark.parametrize(("text", "threads"), [(AVX512, 2), (AVX2, 1)], ids=["avx512", "avx2"])
 def test_bytes_become_the_same_numbers(text: str, threads: int, cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not set(text.split()[2:]) <= set(package.cpu().split()):
+    if not set(text.split()[2:]) <= set(cores.cpu_flags().split()):
         pytest.skip("has no such registers")
-    monkeypatch.setattr(package, "_cpuinfo", lambda: text)
+    processor_is(text, monkeypatch)
     given = pictures()
 
     def function(*images: Tensor) -> list[Tensor]:
@@ -71,7 +76,7 @@ def image(memory_format: str, stack: int = 4) -> Image:
 
 
 def traced(net: Image, text: str, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype | None = None) -> str:
-    monkeypatch.setattr(package, "_cpuinfo", lambda: text)
+    processor_is(text, monkeypatch)
     x = torch.zeros(2, 4, 12, 12, dtype=torch.uint8)
 
     def function(x: Tensor) -> list[Tensor]:
@@ -92,10 +97,10 @@ def test_a_trace_takes_them_by_one_operation_where_channels_are_side_by_side(mon
 def test_elsewhere_they_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     assert "freewheel_pixels" not in traced(image("channels_last"), "flags : sse2\n", monkeypatch)
-    assert own_code.source("flags : sse2\n") == ""
+    assert kernels.source("flags : sse2\n") == ""
     monkeypatch.setenv("CXX", "clang++")
     assert "freewheel_pixels" not in traced(image("channels_last"), AVX512, monkeypatch)
-    assert own_code.shims(AVX512) == {}
+    assert kernels.shims(AVX512) == {}
 
 
 def test_outside_of_a_trace_nothing_changes() -> None:

@@ -21,7 +21,7 @@ from freewheel.run.layout import choose
 from freewheel.run.plan import Plan
 from freewheel.run.runtime import plan_local
 
-FRAMES = "freewheel.bench.peers.frames_env:make"
+FRAMES = "benchmarks.peers.frames_env:make"
 
 
 @pytest.fixture(autouse=True)
