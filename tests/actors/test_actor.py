@@ -119,7 +119,7 @@ def test_an_answer_that_the_pace_holds_back_is_owed_and_given_later() -> None:
     actor.turn()
     group.pace.is_open = False
     assert not actor.turn()
-    assert actor.owes
+    assert actor.waiting
     assert group.pace.shown == 2  # the learner may wait for just that
     heads = [lanes.core.head(lane) for lane in range(2)]
     assert not actor.turn()
@@ -127,7 +127,7 @@ def test_an_answer_that_the_pace_holds_back_is_owed_and_given_later() -> None:
     assert [lanes.core.head(lane) for lane in range(2)] == heads == [1, 1]
     group.pace.is_open = True
     assert actor.turn()
-    assert not actor.owes
+    assert not actor.waiting
     assert [lanes.core.head(lane) for lane in range(2)] == [2, 2]
     assert (group.counts.steps, group.pace.shown) == (2, 2)
 

@@ -112,7 +112,7 @@ def test_forbidden_actions_are_never_taken_nor_learned_from(space: Any, lonely: 
     with built(partial(Masked, space, lonely=lonely)) as parts:
         parts.learn(2)
         assert np.isfinite(parts.learner.metrics()["loss"])
-        if parts.actor.owes:
+        if parts.actor.waiting:
             parts.answer()
         seen = parts.receive()
         mask, best = seen["obs.action_mask"], parts.policy.greedy(seen)["action"].reshape(4, -1)

@@ -55,8 +55,8 @@ class Parts:
             taken: Collected | None = self.memory.rollout.take(0, bootstraps.of if has_bootstraps else None)
             if taken is not None:
                 return taken
-            if self.actor.owes:
-                self.group.counts.add(ALLOWED, self.group.group.num_lanes)
+            if self.actor.waiting:
+                self.group.counts.parts[ALLOWED].add(self.group.group.num_lanes)
 
     def learn(self, versions: int) -> list[int]:
         """Learns from so many rollouts; the rows that each one's updates were made with."""

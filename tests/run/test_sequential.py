@@ -258,7 +258,7 @@ def test_what_is_put_back_is_what_was_saved(algo: str, settings: dict[str, Any],
     one, two = (built(family, **{**settings, "algo": algo}) for _ in range(2))
     one.plan.checkpoints = tmp_path
     try:
-        while one.plan.counts.steps < 200 or one.actor.owes:
+        while one.plan.counts.steps < 200 or one.actor.waiting:
             one.actor.turn()
             while one.learners[0].turn():
                 pass

@@ -76,13 +76,9 @@ class GroupActor:
         self._count: Callable[[int, int], None] = page.count if page else _nothing
         self._ready: Ready | None = None
         self._seen: Columns = {}
-        self._step = self._unshown = 0
+        self._step = 0
+        self.unshown = 0  # outcomes in hand that the learner has not seen
         self.num_steps = 0  # taken by this actor
-
-    @property
-    def is_waiting(self) -> bool:
-        """Lanes wait for an answer."""
-        return self._ready is not None
 
     def receive(self, ready: Ready, seconds: float) -> list[Episode]:
         """Takes the outcomes of earlier actions; the episodes that ended with them."""
@@ -95,17 +91,14 @@ class GroupActor:
         finished = self.episodes.add(ready.lanes, ready.reward, ready.first, ready.ended, self._step + steps, seconds)
         self._seen = ready.obs if self.history is None else self.history.push(ready.lanes, ready.obs, ready.first)
         self._ready = ready if len(ready.lanes) else None
-        self._unshown += steps
+        self.unshown += steps
         self.num_steps += steps
         self.counts.add_steps(steps)
         return finished
 
-    def may_answer(self) -> bool:
-        return bool(self.pace.may_answer(self._unshown))
-
     def show(self) -> None:
         """What it has in hand, before it sleeps: the learner may be waiting for just that."""
-        if not self._unshown:
+        if not self.unshown:
             return
         ready = self._ready
         if self.bootstraps is not None and ready is not None:
@@ -115,8 +108,8 @@ class GroupActor:
             goes_on = ~ready.first
             lanes, reward = ready.lanes[goes_on], learned(ready.reward[goes_on], self._config)
             self.bootstraps.put(Bootstrap(lanes + self.first_lane, reward, values[goes_on]), self.lanes)
-        self.pace.show(self._unshown)
-        self._unshown = 0
+        self.pace.show(self.unshown)
+        self.unshown = 0
 
     def answer(self, world: World) -> None:
         """Chooses the actions, writes the rows, and sends."""
@@ -137,9 +130,9 @@ class GroupActor:
         self._enter(ENV)
         world.send(self.index, ready.lanes, choice.actions)
         self._ready = None
-        if self._unshown:
-            self.pace.show(self._unshown)
-            self._unshown = 0
+        if self.unshown:
+            self.pace.show(self.unshown)
+            self.unshown = 0
 
     def _write_ends(self, ended: Ended) -> None:
         none = {name: zeros[: len(ended.lanes)] for name, zeros in self._none.items()}
@@ -172,36 +165,39 @@ class Actor:
         self.finished: list[tuple[int, Episode]] = []  # episodes that ended, each with its group
         self.seconds = 0.0  # of the run, for its episodes
         self._enter: Callable[[int], None] = page.enter if page else _nothing
-
-    @property
-    def owes(self) -> bool:
-        """Lanes wait for an answer."""
-        return any(group.is_waiting for group in self.groups)
+        self.waiting: list[GroupActor] = []  # groups that it owes an answer
 
     def turn(self) -> bool:
         """False while the pace holds it back, or the world has nothing ready."""
-        if not self.owes:
+        if not self.waiting:
             self._enter(ENV)
             received = self.world.recv()
             if not received:
                 return False
             for ready in received:
-                ended = self.groups[ready.group].receive(ready, self.seconds)
-                if ended:
-                    self.finished += [(ready.group, episode) for episode in ended]
-        waiting = [group for group in self.groups if group.is_waiting]
-        if not all(group.may_answer() for group in waiting):
-            for group in waiting:
-                group.show()
-            return False
-        for group in waiting:
+                self._receive(ready)
+        for group in self.waiting:
+            if not group.pace.may_answer(group.unshown):
+                for waiting in self.waiting:
+                    waiting.show()
+                return False
+        for group in self.waiting:
             group.answer(self.world)
+        self.waiting.clear()
         return True
+
+    def _receive(self, ready: Ready) -> None:
+        group = self.groups[ready.group]
+        ended = group.receive(ready, self.seconds)
+        if ended:
+            self.finished += [(ready.group, episode) for episode in ended]
+        if len(ready.lanes):
+            self.waiting.append(group)
 
     def wait(self) -> None:
         """Until the learner that it waits for has caught up, or for a moment. A world that is idle waits by itself."""
-        for group in self.groups:
-            if group.is_waiting and not group.may_answer():
+        for group in self.waiting:
+            if not group.pace.may_answer(group.unshown):
                 group.pace.wait_to_act()
                 return
 

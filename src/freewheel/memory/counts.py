@@ -12,12 +12,12 @@ WAIT_S = 0.25
 
 
 class RunCounts:
-    """Of the whole run: a place for each policy's counts, the steps of all policies, and the stop. Goes to child processes."""
+    """Of the whole run: a place for each policy's counts, and the stop. Goes to child processes."""
 
     def __init__(self, num_policies: int) -> None:
         self.num_policies = num_policies
-        self.counters = Counters(num_policies * PER_POLICY + 2)
-        self._steps, self._stop = num_policies * PER_POLICY, num_policies * PER_POLICY + 1
+        self.counters = Counters(num_policies * PER_POLICY + 1)
+        self._stop = num_policies * PER_POLICY
 
     def of(self, policy: int) -> Counts:
         return Counts(self, policy)
@@ -25,14 +25,17 @@ class RunCounts:
     @property
     def steps(self) -> int:
         """Of all policies together."""
-        return self.counters.value(self._steps)
+        return self._sum(STEPS)
 
     @property
     def updates(self) -> int:
-        return sum(self.counters.value(i * PER_POLICY + UPDATES) for i in range(self.num_policies))
+        return self._sum(UPDATES)
 
-    def add_steps(self, n: int) -> None:
-        self.counters.add(self._steps, n)
+    def _sum(self, index: int) -> int:
+        total = self.counters.value(index)
+        for first in range(PER_POLICY, self._stop, PER_POLICY):
+            total += self.counters.value(first + index)
+        return total
 
     @property
     def is_stopping(self) -> bool:
@@ -53,8 +56,10 @@ class Counts:
     """Those of one policy."""
 
     def __init__(self, run: RunCounts, policy: int) -> None:
-        self.run, self._first = run, policy * PER_POLICY
-        self._steps, self._updates = (run.counters.part(self._first + i) for i in (STEPS, UPDATES))
+        self.run = run
+        self.parts = [run.counters.part(policy * PER_POLICY + i) for i in range(PER_POLICY)]
+        self._steps, self._updates = self.parts[STEPS], self.parts[UPDATES]
+        self.add_steps, self.add_updates = self._steps.add, self._updates.add
 
     @property
     def steps(self) -> int:
@@ -68,22 +73,6 @@ class Counts:
     def run_steps(self) -> int:
         return self.run.steps
 
-    def value(self, index: int) -> int:
-        return self.run.counters.value(self._first + index)
-
-    def add(self, index: int, n: int) -> None:
-        self.run.counters.add(self._first + index, n)
-
-    def add_steps(self, n: int) -> None:
-        self._steps.add(n)
-        self.run.add_steps(n)
-
-    def add_updates(self, n: int) -> None:
-        self._updates.add(n)
-
     def wait(self, index: int, target: int) -> None:
         """Until the count has reached the target, or for a moment."""
-        self.run.counters.wait(self._first + index, target, WAIT_S)
-
-    def wait_steps(self, target: int) -> None:
-        self.wait(STEPS, target)
+        self.parts[index].wait(target, WAIT_S)

@@ -41,6 +41,7 @@ class Dials:
     def _open(self) -> None:
         memory = mmap.mmap(self.segment.core.fd, 8 * WORDS * len(DIALS))
         self._values: np.ndarray[Any, Any] = np.ndarray((len(DIALS), WORDS), np.float64, memory)
+        self._changes = self._version.part(0)
         self._places = {name: i for i, name in enumerate(DIALS)}
 
     def __getstate__(self) -> tuple[Segment, Counters]:
@@ -52,7 +53,7 @@ class Dials:
 
     @property
     def version(self) -> int:
-        return self._version.value(0)
+        return self._changes.value
 
     def value(self, name: str) -> float | None:
         """None: the settings hold."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from freewheel.memory.counts import UPDATES, Counts
+from freewheel.memory.counts import STEPS, UPDATES, Counts
 from freewheel.memory.dials import Dials
 
 
@@ -64,9 +64,16 @@ class RatioPace:
         self._settings_ratio, self._first = ratio.samples_per_step, (ratio.from_step, ratio.from_updates)
         self.slack_steps, self.is_free = slack_steps, is_free
         self._dials, self._dial_version = dials, -1
+        self._limit = 0  # steps that actors may take, as it was last worked out; it only rises while the ratio stays
+        self._next_call, self._next_after = 0, -1  # steps at which a call is due, after so many updates
 
     def may_answer(self, pending: int) -> bool:
-        return self.is_free or self.counts.steps < self.limit(self.counts.updates)
+        self._read_dial()
+        steps = self.counts.steps
+        if self.is_free or steps < self._limit:
+            return True
+        self._limit = self.limit(self.counts.updates)
+        return steps < self._limit
 
     def limit(self, updates: int) -> int:
         """Steps that may be taken while so many updates are made."""
@@ -88,7 +95,11 @@ class RatioPace:
         self.counts.wait(UPDATES, target)
 
     def due(self) -> bool:
-        return self.backlog() > 0
+        self._read_dial()
+        updates = self.counts.updates
+        if updates != self._next_after:
+            self._next_call, self._next_after = self.ratio.next_at(updates), updates
+        return self.counts.steps >= self._next_call
 
     def backlog(self) -> int:
         """Updates that are due."""
@@ -97,7 +108,7 @@ class RatioPace:
 
     def wait_to_learn(self) -> None:
         """Until the next call is due, or for a moment."""
-        self.counts.wait_steps(self.ratio.next_at(self.counts.updates))
+        self.counts.wait(STEPS, self.ratio.next_at(self.counts.updates))
 
     def share_done(self, all_steps: int) -> float:
         return min(self.counts.run_steps / all_steps, 1.0)
@@ -144,6 +155,7 @@ class RatioPace:
 
     def _count_from(self, step: int, updates: int) -> None:
         self._first = self.ratio.from_step, self.ratio.from_updates = step, updates
+        self._limit, self._next_after = 0, -1
 
     def _move_dial(self) -> None:
         """The dial of a run's earlier life counts from where this pace does."""
@@ -154,6 +166,7 @@ class RatioPace:
         if self._dials is None or self._dials.version == self._dial_version:
             return
         self._dial_version = self._dials.version
+        self._limit, self._next_after = 0, -1
         since = self._dials.since("ratio")
         if since is None:
             return

@@ -27,28 +27,27 @@ class RolloutPace:
         # A lane whose action is on its way when the others have to stop brings one outcome more.
         self._ahead = (max_lag + 1) * num_rows - (num_lanes if max_lag else 0)
         self._rows_per_update = rows_per_update
+        self._seen, self._allowed = counts.parts[SEEN], counts.parts[ALLOWED]
+        self.show = self._seen.add
         self._due_at = num_rows  # outcomes with which the next rollout may be complete
         self._from_step = self._from_updates = self._seen_before = self._handed = 0
 
     @property
     def seen(self) -> int:
-        return self.counts.value(SEEN)
+        return self._seen.value
 
     @property
     def allowed(self) -> int:
-        return self.counts.value(ALLOWED)
-
-    def show(self, n: int) -> None:
-        self.counts.add(SEEN, n)
+        return self._allowed.value
 
     def may_answer(self, pending: int) -> bool:
-        return self.seen + pending < self.allowed
+        return self._seen.value + pending < self._allowed.value
 
     def wait_to_act(self) -> None:
         self.counts.wait(ALLOWED, self.seen + 1)
 
     def due(self) -> bool:
-        self._seen_before = self.seen
+        self._seen_before = self._seen.value
         return self._seen_before >= self._due_at
 
     def backlog(self) -> int:
@@ -93,7 +92,7 @@ class RolloutPace:
     def _allow(self, handed: int, due: int) -> None:
         self._handed, self._due_at = handed, handed + due
         most = handed + (due if self.is_lockstep else self._ahead)
-        self.counts.add(ALLOWED, max(most - self.allowed, 0))
+        self._allowed.add(max(most - self.allowed, 0))
 
     def achieved(self) -> float:
         """Rows learned from per step, since this run began or was resumed."""

@@ -77,6 +77,7 @@ class Episodes:
         self._returns = np.zeros(num_lanes, np.float64)
         self._lengths = np.zeros(num_lanes, np.int64)
         self._window: deque[float] = deque(maxlen=WINDOW)
+        self.return_mean: float | None = None  # of the last 100 finished episodes
 
     def add(
         self,
@@ -117,14 +118,13 @@ class Episodes:
         self._returns[lanes] = 0.0
         self._lengths[lanes] = 0
         self._window.extend(returns.tolist())
+        self._average()
         self.num_finished += len(lanes)
         rows = zip(lanes.tolist(), returns.tolist(), lengths.tolist(), strict=True)
         return [Episode(lane, ret, length, step, seconds) for lane, ret, length in rows], going_on
 
-    @property
-    def return_mean(self) -> float | None:
-        """Mean return of the last 100 finished episodes; None before the first."""
-        return math.fsum(self._window) / len(self._window) if self._window else None
+    def _average(self) -> None:
+        self.return_mean = math.fsum(self._window) / len(self._window) if self._window else None
 
     @property
     def last_returns(self) -> list[float]:
@@ -159,6 +159,7 @@ class Episodes:
             )
         self._returns, self._lengths = returns, lengths
         self._window = deque(window, maxlen=WINDOW)
+        self._average()
         self.num_finished = num_finished
 
     def forget_running(self, lanes: Array) -> None:

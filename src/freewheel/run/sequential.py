@@ -110,12 +110,12 @@ class Sequential:
             # All that is due, even when the run is stopping: a resumed one then goes on as if it had not.
             for learner in self.learners:
                 self._learn(learner)
-            if not self.actor.owes:
+            if not self.actor.waiting:
                 break
         self._tell()
 
     def _act(self) -> None:
-        moment, begun, is_new = self.moment, time.perf_counter(), not self.actor.owes
+        moment, begun, is_new = self.moment, time.perf_counter(), not self.actor.waiting
         self.actor.seconds = moment.seconds
         self.actor.turn()
         self._page.enter(REPORT)
