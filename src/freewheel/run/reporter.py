@@ -12,6 +12,7 @@ from freewheel.report.sink import Sink
 from freewheel.run.callback import Callback, Moment
 from freewheel.store.checkpoint import Checkpoint
 
+EVENTS = ("on_step", "on_episode", "on_update", "on_checkpoint")
 STATUS_S = 2.0  # between two writes of the status file
 
 
@@ -28,7 +29,11 @@ class Reporter:
         write_status: Callable[[], None] = lambda: None,
     ) -> None:
         self.sink, self.progress, self.moment = sink, progress, moment
-        self._callbacks, self._every_s, self._write_status = callbacks, every_s, write_status
+        self._every_s, self._write_status = every_s, write_status
+        # Bound once, and only where a callback has one of its own: most turns have nobody to tell.
+        self._calls = {
+            name: [getattr(callback, name) for callback in callbacks if _overrides(callback, name)] for name in EVENTS
+        }
         self._log_due = 0.0
         self._status_due = moment.seconds + STATUS_S
 
@@ -45,8 +50,8 @@ class Reporter:
 
     def call(self, name: str, *given: Any) -> None:
         """Tells the callbacks."""
-        for callback in self._callbacks:
-            getattr(callback, name)(self.moment, *given)
+        for call in self._calls[name]:
+            call(self.moment, *given)
 
     def episode(self, episode: Episode, policy: str = "") -> None:
         episode = replace(episode, policy=policy) if policy else episode
@@ -66,3 +71,7 @@ class Reporter:
 
     def log(self, metrics: dict[str, float]) -> None:
         self.sink.scalars(self.moment.step, metrics)
+
+
+def _overrides(callback: Callback, name: str) -> bool:
+    return getattr(getattr(callback, name), "__func__", None) is not getattr(Callback, name)
