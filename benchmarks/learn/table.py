@@ -83,6 +83,7 @@ TABLE = (
     Row("Acrobot-v1", "ppo", "ppo", 1_000_000, -73.5, _ZOO, -100.0, -150.0),
     Row("LunarLander-v3", "ppo", "ppo", 1_000_000, 242.1, f"{_ZOO}, LunarLander-v2", 200.0, 0.0),
     Row("Pendulum-v1", "ppo", "ppo", 300_000, -172.2, f"{_ZOO}, 100 k steps", -250.0, -400.0),
+    Row("Pendulum-v1", "sac", "sac", 20_000, -157.0, _ZOO, -170.0, -400.0),
     Row("MountainCar-v0", "ppo", "ppo", 500_000, -200.0, "CleanRL's settings", -200.0, -199.0, most=-199.0),
 )
 
