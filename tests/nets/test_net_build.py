@@ -18,8 +18,8 @@ from torch.func import functional_call
 
 from freewheel.config import NetConfig, QConfig
 from freewheel.errors import ConfigError
-from freewheel.nets.build import QNet, build_net
 from freewheel.nets.inputs import example
+from freewheel.nets.value_net import QNet, build_net
 
 VECTOR = spaces.Box(-1, 1, (4,))
 IMAGE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
