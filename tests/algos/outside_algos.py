@@ -76,7 +76,7 @@ class Sarsa(FromRollouts, Defaults):
     name = "sarsa"
     Settings = SarsaSettings
     defaults = {"rollout.rows": 8, "learner.lr": 1e-3}  # noqa: RUF012
-    epochs = 4  # type: ignore[assignment]
+    epochs = 4
     ranges = {"sarsa.n_step": (1, 1000), "sarsa.gamma": (0, 1)}  # noqa: RUF012
     is_lockstep = True
     dials = ("epsilon", "lr")

@@ -10,7 +10,7 @@ import torch
 
 from freewheel.algos import ppo
 from freewheel.algos.from_rollouts import RolloutSettings, unused_rollouts
-from freewheel.contracts import Array
+from freewheel.contracts import Array, Seed, Spaces
 from freewheel.memory.rollout import Collected
 
 
@@ -43,9 +43,9 @@ class Algorithm(ppo.Algorithm):
     revalues = True
     _rho = 1.0
 
-    @property
-    def max_lag(self) -> int:
-        return int(self.config.rollout.max_lag)
+    def __init__(self, config: Any, spaces: Spaces, seed: Seed, body: Any = None, loss: Any = None) -> None:
+        super().__init__(config, spaces, seed, body, loss)
+        self.max_lag = config.rollout.max_lag
 
     def estimate(self, rows: Collected, learner: Any) -> tuple[Array, Array, Array, Array]:
         """By the weights before the first update of the lesson.

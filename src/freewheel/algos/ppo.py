@@ -126,6 +126,7 @@ class Algorithm(FromRollouts, Defaults):
         self.net: ActorCritic = seeded(seed("net"), lambda: self._build(body))  # type: ignore[assignment]
         self.groups = (ParamGroup("all", clip_norm=config.learner.clip_norm),)
         self.losses = (Loss(self.loss),)
+        self.epochs, self.minibatches, self.target_kl = config.ppo.epochs, config.ppo.minibatches, config.ppo.target_kl
         self.columns = ("log_prob", "advantage", "goal", *(("value",) if config.ppo.value_clip > 0 else ()))
         self.obs_stats = Running(len(self.net.norm.mean)) if self.net.norm is not None else None
         has_scale = config.ppo.normalize_reward
@@ -211,7 +212,7 @@ class Algorithm(FromRollouts, Defaults):
         return value, rows.columns["log_prob"], value + advantage, advantage
 
     def finish(self, minibatch: dict[str, Any]) -> dict[str, Any]:
-        """Advantages are normalised over the whole minibatch, before it is split among workers or into parts."""
+        """Normalises advantages over the whole minibatch, before it is split among workers or into parts."""
         if self.config.ppo.normalize_advantage:
             x = minibatch["advantage"]
             minibatch["advantage"] = (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + STD_EPS)
@@ -247,18 +248,6 @@ class Algorithm(FromRollouts, Defaults):
         with torch.inference_mode():
             return torch.cat([net(_observation(piece, learner.update.device)) for piece in pieces]).cpu()
 
-    @property
-    def epochs(self) -> int:
-        return int(self.config.ppo.epochs)
-
-    @property
-    def minibatches(self) -> int:
-        return int(self.config.ppo.minibatches)
-
-    @property
-    def target_kl(self) -> float:
-        return float(self.config.ppo.target_kl)
-
     @classmethod
     def unused_here(cls, spaces: Spaces, has_loss: bool) -> dict[str, str]:
         if isinstance(actions_of(spaces.action), Gaussian):
@@ -273,7 +262,7 @@ class Algorithm(FromRollouts, Defaults):
     def unused(cls, config: Any) -> dict[str, str]:
         found = unused_rollouts(config)
         if config.rollout.collect == "episodes":
-            # An episode's rows are never too old, and actors of ppo are never ahead.
+            # Rows of an episode are never too old, and actors of ppo are never ahead.
             found["rollout.max_lag"] = "rollout.collect=episodes leaves no row out"
         found["rollout.reuse"] = f"it belongs to appo, and algo={config.algo}"
         return found

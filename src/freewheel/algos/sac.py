@@ -75,6 +75,7 @@ class Algorithm(FromReplay, Defaults):
         "sac.actor_lr": (0, None),
         "sac.alpha_lr": (0, None),
     }
+    section = "sac"
     can_sample = True
     dials = ("lr", "ratio")
 
@@ -142,14 +143,6 @@ class Algorithm(FromReplay, Defaults):
 
     def metrics(self) -> dict[str, float]:
         return {"alpha": self.net.temperature.log_alpha.exp().item()}
-
-    @property
-    def gamma(self) -> float:
-        return float(self.config.sac.gamma)
-
-    @property
-    def n_step(self) -> int:
-        return int(self.config.sac.n_step)
 
     @classmethod
     def check(cls, config: Any) -> None:

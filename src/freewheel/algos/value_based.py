@@ -14,7 +14,7 @@ from freewheel.actors.value_policy import Explorer, ValuePolicy
 from freewheel.algos.algo import Defaults, Outcome, Params, seeded
 from freewheel.algos.from_replay import FromReplay, ReplaySettings, check_replay, unused_replay
 from freewheel.config import ExploreConfig, QConfig
-from freewheel.contracts import Batch, Draws, Forward, Hyper, Lookahead, Loss, ParamGroup, Seed, Spaces
+from freewheel.contracts import Batch, Draws, Forward, Lookahead, Loss, ParamGroup, Seed, Spaces
 from freewheel.errors import ConfigError
 from freewheel.memory.dials import Dials
 from freewheel.nets.value_net import QNet, build_net
@@ -53,16 +53,10 @@ class ValueBased(FromReplay, Defaults):
             self.noises = ("noise", "target_noise", *(["choose_noise"] if q.double else []))
         own = loss or self.loss
         if loss is None:
-            self.lookahead: Lookahead | None = self.make_lookahead()
+            self.lookahead = self.make_lookahead()
         else:
-            self.lookahead, self.custom_loss = None, getattr(loss, "__name__", type(loss).__name__)
-
-        def function(
-            forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws, hyper: Hyper
-        ) -> tuple[Tensor, Any]:
-            return own(forward, params, target, batch, draws)
-
-        self.losses = (Loss(function),)
+            self.custom_loss = getattr(loss, "__name__", type(loss).__name__)
+        self.losses = (Loss(lambda *given: own(*given[:-1])),)  # these losses take no `hyper`
 
     def _build(self, body: Any) -> nn.Module:
         config = self.config
