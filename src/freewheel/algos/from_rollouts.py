@@ -156,5 +156,5 @@ def unused_rollouts(config: Any) -> dict[str, str]:
     found["net.complete"] = f"algo={algo} does not use it"
     found["checkpoint.replay"] = f"algo={algo} has no replay"
     found |= dict.fromkeys((f"local.{name}" for name in NOT_LOCAL), f"algo={algo} publishes after each rollout")
-    found |= dict.fromkeys(("local.free", "local.slack_steps"), f"algo={algo} goes by rollout.max_lag")
+    found |= dict.fromkeys(("local.free", "local.slack_steps"), f"algo={algo} uses rollout.max_lag instead")
     return found

@@ -192,7 +192,7 @@ def _complete(
 ) -> nn.Module:
     """A network of the user's that gives action values itself."""
     if isinstance(given, str) and given in ("auto", "mlp", "cnn", "impala"):
-        raise ConfigError(f"net.complete=true says that net.body is a whole network of yours, but net.body={given}.")
+        raise ConfigError(f"net.complete=true needs your own network in net.body, but net.body={given}.")
     made = make_body(given, obs_space, stack)
     if has_more or q.dueling or q.noisy:
         asked = [algo] + [name for name, on in (("dueling", q.dueling), ("noisy", q.noisy)) if on]
