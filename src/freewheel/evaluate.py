@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from freewheel.actors.history import History
+from freewheel.actors.actor import History
 from freewheel.algos.make import seed_of
 from freewheel.config import Config
 from freewheel.contracts import Array, Columns

@@ -86,6 +86,11 @@ def unflatten(name: str, space: Space, fields: Mapping[str, Any]) -> Any:
     return fields[name]
 
 
+def as_observation(fields: Mapping[str, Any]) -> Any:
+    """The fields of a row's observation as a network takes them: one tensor, or a dict of the parts of a nested space."""
+    return fields["obs"] if "obs" in fields else {name.removeprefix("obs."): part for name, part in fields.items()}
+
+
 def fields_of(name: str, space: Space, *, is_observation: bool = False) -> list[Field]:
     """The fields of a nested space, in the order in which `flatten` gives them."""
     if isinstance(space, spaces.Dict):

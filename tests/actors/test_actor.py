@@ -10,8 +10,7 @@ import torch
 from gymnasium import spaces
 
 from freewheel.actors.actor import Actor, GroupActor
-from freewheel.actors.infer import Infer
-from freewheel.actors.value_policy import ValuePolicy
+from freewheel.actors.value_policy import Explorer, ValuePolicy
 from freewheel.algos.make import make_algo
 from freewheel.config import ExploreConfig, NetConfig, QConfig, WorldConfig, find_algo
 from freewheel.contracts import Spaces
@@ -78,10 +77,10 @@ def make(config: WorldConfig, epsilon: float, q: QConfig | None = None) -> tuple
     return Actor(world, [acting]), lanes
 
 
-def infer_of(actor: Actor) -> Infer:
+def policy_of(actor: Actor) -> ValuePolicy:
     policy = actor.groups[0].policy
     assert isinstance(policy, ValuePolicy)
-    return policy.infer
+    return policy
 
 
 def test_rows_steps_and_returns() -> None:
@@ -143,9 +142,9 @@ def test_rewards_are_scaled_and_clipped_for_learning_only() -> None:
 def test_rows_that_explore_try_and_the_others_follow_the_network() -> None:
     actor, _ = make(WorldConfig(lanes=4), 0.5)
     obs = {"obs": np.linspace(0, 3, 40, dtype=np.float32)[:, None]}
-    best = infer_of(actor).greedy(obs)
+    best = policy_of(actor).greedy(obs)["action"]
     explores, tried = np.arange(40) % 2 == 0, np.arange(40) % 3
-    taken = infer_of(actor).act(obs, np.arange(40), explores, tried)
+    taken = policy_of(actor).act(obs, np.arange(40), explores, tried)
     assert best.dtype == taken.dtype == np.int64
     np.testing.assert_array_equal(taken[explores], tried[explores] + 5)
     np.testing.assert_array_equal(taken[~explores], best[~explores])
@@ -154,16 +153,21 @@ def test_rows_that_explore_try_and_the_others_follow_the_network() -> None:
 def test_noise_changes_what_is_chosen_unless_greedy() -> None:
     actor, _ = make(WorldConfig(lanes=1), 0.0, QConfig(noisy=True, noisy_sigma=5.0))
     obs = {"obs": np.linspace(-3, 3, 50, dtype=np.float32)[:, None]}
-    values = [infer_of(actor).values(obs, np.arange(50)) for _ in range(2)]
+    values = [policy_of(actor).values(obs, np.arange(50)) for _ in range(2)]
     assert not torch.equal(values[0], values[1])
-    greedy = [infer_of(actor).values(obs) for _ in range(2)]
+    greedy = [policy_of(actor).values(obs) for _ in range(2)]
     assert torch.equal(greedy[0], greedy[1])
 
 
 def test_fractions_of_a_lane_do_not_depend_on_its_company() -> None:
     algo = algo_of(WorldConfig(), q=QConfig(num_act_taus=4), name="iqn")
     net = algo.net.eval()
-    together, apart = (Infer(net, algo, np.int64, seed=1, num_lanes=3) for _ in range(2))
+
+    def policy(num_lanes: int, first_lane: int = 0) -> ValuePolicy:
+        explorer = Explorer(algo.config.explore, num_lanes, 3, seed=1)
+        return ValuePolicy(net, algo, explorer, np.int64, 1, num_lanes, first_lane)
+
+    together, apart = policy(3), policy(3)
     obs = {"obs": np.ones((3, 1), np.float32)}
     every, yes, no = np.arange(3), np.ones(3, bool), np.zeros(3, bool)
     together.act(obs, every, yes, every)  # all explore: the network is not asked, and the step counts all the same
@@ -174,6 +178,6 @@ def test_fractions_of_a_lane_do_not_depend_on_its_company() -> None:
         apart.act({"obs": obs["obs"][:1]}, alone, yes[:1], alone)
         for expected in (first, second):
             np.testing.assert_allclose(apart.values({"obs": obs["obs"][:1]}, alone)[0], expected[lane], rtol=1e-5)
-    other = Infer(net, algo, np.int64, seed=1, num_lanes=1, first_lane=2)
+    other = policy(1, first_lane=2)
     other.act({"obs": obs["obs"][:1]}, np.array([0]), no[:1], every[:1])
     np.testing.assert_allclose(other.values({"obs": obs["obs"][:1]}, np.array([0]))[0], first[2], rtol=1e-5)

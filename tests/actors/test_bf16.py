@@ -7,12 +7,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from freewheel.actors.bf16 import narrowed
+from freewheel.actors.acting_copy import bf16_copy
 from freewheel.config import NetConfig, QConfig
 from freewheel.machine.precision import why_not
-from freewheel.nets.build import QNet, build_net
 from freewheel.nets.flat import Flat
 from freewheel.nets.inputs import any_observations
+from freewheel.nets.value_net import QNet, build_net
 
 FRAME = spaces.Box(0, 255, (36, 36), np.uint8)
 
@@ -35,7 +35,7 @@ def bound() -> tuple[QNet, torch.Tensor]:
 def test_it_follows_the_weights_when_it_is_told_to() -> None:
     net, vector = bound()
     obs = any_observations(FRAME, 2, 64)["obs"]
-    own, refresh = narrowed(net)
+    own, refresh = bf16_copy(net)
     for _ in range(2):
         refresh()
         plain, narrow = net(obs), own(obs)
@@ -49,7 +49,7 @@ def test_it_follows_the_weights_when_it_is_told_to() -> None:
 def test_the_network_is_as_it_was_and_norms_are_its_own() -> None:
     net, vector = bound()
     before = vector.clone()
-    own, refresh = narrowed(net)
+    own, refresh = bf16_copy(net)
     refresh()
     assert torch.equal(vector, before)
     assert {tensor.dtype for tensor in net.parameters()} == {torch.float32}

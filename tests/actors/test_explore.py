@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from freewheel.actors.explore import Explorer
+from freewheel.actors.value_policy import Explorer
 from freewheel.config import ExploreConfig
 
 
@@ -114,7 +114,7 @@ def test_exploring_goes_on_where_each_lane_was() -> None:
     first, second = (Explorer(ExploreConfig(), 3, 1000, seed=3) for _ in range(2))
     for lanes in (np.arange(3), np.array([1]), np.array([1, 2])):
         first.explore(np.ones(3), lanes, np.zeros(len(lanes), bool))
-    assert first.chance.drawn.tolist() == [1, 3, 2]
-    second.chance.go_to(first.chance.drawn)
+    assert first.uniforms.drawn.tolist() == [1, 3, 2]
+    second.uniforms.drawn[...] = first.uniforms.drawn
     every = np.arange(3), np.zeros(3, bool)
     np.testing.assert_array_equal(first.explore(np.ones(3), *every), second.explore(np.ones(3), *every))

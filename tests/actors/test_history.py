@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from freewheel.actors.history import History
+from freewheel.actors.actor import History
 from freewheel.spec import Field
 
 FIELDS = (Field("obs", "float32", (1,), True), Field("action", "int64", (), False))

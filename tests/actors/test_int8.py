@@ -11,14 +11,12 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from freewheel.actors.compare import Compared, speed_of
-from freewheel.actors.int8 import quantized
-from freewheel.actors.narrow import _agreement as agreement_of
+from freewheel.actors.acting_copy import Compared, agreement, int8_copy
 from freewheel.config import NetConfig, QConfig
 from freewheel.errors import ConfigError
-from freewheel.nets.build import QNet, build_net
 from freewheel.nets.flat import Flat
 from freewheel.nets.inputs import any_observations
+from freewheel.nets.value_net import QNet, build_net
 
 FRAME = spaces.Box(0, 255, (36, 36), np.uint8)
 
@@ -35,7 +33,7 @@ def bound(**more: Any) -> tuple[QNet, torch.Tensor]:
 def test_it_follows_the_weights_when_it_is_told_to() -> None:
     net, vector = bound(norm="batch_conv")
     obs = any_observations(FRAME, 2, 64)["obs"]
-    whole, refresh = quantized(net)
+    whole, refresh = int8_copy(net)
     for _ in range(2):
         refresh()
         plain, own = net(obs), whole(obs)
@@ -47,7 +45,7 @@ def test_it_follows_the_weights_when_it_is_told_to() -> None:
 
 def test_convolutions_and_statistics_are_those_of_the_network_itself() -> None:
     net, _ = bound(norm="batch_conv")
-    whole, _ = quantized(net)
+    whole, _ = int8_copy(net)
     mine = dict(net.named_parameters()) | dict(net.named_buffers())
     kept = dict(whole.named_parameters()) | dict(whole.named_buffers())
     assert set(mine) - set(kept) == {f"{name}.{what}" for name in LINEAR for what in ("weight", "bias")}
@@ -61,18 +59,17 @@ LINEAR = ("body.layers.linear0", "head.advantage")
 def test_nothing_of_torchs_own_warnings_is_seen() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        quantized(bound()[0])[1]()
+        int8_copy(bound()[0])[1]()
 
 
 def test_a_network_without_linear_maps_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no linear map"):
-        quantized(nn.Sequential(nn.Conv2d(1, 1, 1)))
+    with pytest.raises(ConfigError, match=r"no torch\.nn\.Linear"):
+        int8_copy(nn.Sequential(nn.Conv2d(1, 1, 1)))
 
 
 def test_agreement_is_the_share_of_equal_actions() -> None:
     one = {"action": np.array([0, 1, 2, 3])}
-    assert agreement_of(one, {"action": np.array([0, 1, 2, 0])}) == 0.75
+    assert agreement(one, {"action": np.array([0, 1, 2, 0])}) == 0.75
     many = {"action": np.array([[0, 1], [1, 1]])}
-    assert agreement_of(many, {"action": np.array([[0, 1], [1, 0]])}) == 0.5  # all parts of an action
-    assert speed_of(lambda: torch.eye(2), lambda: torch.eye(2)) > 0
+    assert agreement(many, {"action": np.array([[0, 1], [1, 0]])}) == 0.5  # all parts of an action
     assert str(Compared(1.5, 0.75)) == "1.50 times as fast as fp32, the same action in 75.0 % of cases"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from freewheel import _core
-from freewheel.actors.noise import LaneShares
+from freewheel.actors.value_policy import LaneUniforms
 from freewheel.errors import ReplayError
 
 MASK = 2**64 - 1
@@ -28,20 +28,20 @@ def naive(seed: int, lane: int, count: int, place: int) -> float:
 
 
 def test_numbers_are_a_hash_of_seed_lane_and_count() -> None:
-    shares = LaneShares(2**62 + 5, 4, 3, first_lane=7)
+    uniforms = LaneUniforms(2**62 + 5, 4, 3, first_lane=7)
     for lanes in (np.array([2, 0]), np.array([0, 1, 2, 3]), np.array([0])):
-        counts = shares.drawn[lanes].tolist()
+        counts = uniforms.drawn[lanes].tolist()
         expected = [
             [naive(2**62 + 5, 7 + n, c, place) for place in range(3)]
             for n, c in zip(lanes.tolist(), counts, strict=True)
         ]
-        np.testing.assert_array_equal(shares.draw(lanes), expected)
-    assert shares.drawn.tolist() == [3, 1, 2, 1]
+        np.testing.assert_array_equal(uniforms.draw(lanes), expected)
+    assert uniforms.drawn.tolist() == [3, 1, 2, 1]
 
 
 def test_numbers_fill_0_to_1_evenly_along_lanes_and_along_time() -> None:
-    shares = LaneShares(1, 1000, 2)
-    drawn = np.stack([shares.draw(np.arange(1000)) for _ in range(50)])
+    uniforms = LaneUniforms(1, 1000, 2)
+    drawn = np.stack([uniforms.draw(np.arange(1000)) for _ in range(50)])
     assert drawn.min() >= 0
     assert drawn.max() < 1
     cells = np.floor(drawn * 10).astype(int)

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from freewheel.actors.on_device import placed
+from freewheel.actors.acting_copy import on_device
 from freewheel.config import NetConfig, QConfig
-from freewheel.nets.build import build_net
 from freewheel.nets.flat import Flat
+from freewheel.nets.value_net import build_net
 
 
 def test_the_copy_follows_what_was_fetched_only_when_told_to() -> None:
@@ -17,7 +17,7 @@ def test_the_copy_follows_what_was_fetched_only_when_told_to() -> None:
     flat = Flat(net)
     vector = flat.vector(net)
     flat.bind(net, vector).eval().requires_grad_(False)
-    copy, refresh = placed(net, vector, "cpu:0")
+    copy, refresh = on_device(net, vector, "cpu:0")
     seen = torch.randn(5, 4)
     before = net(seen).clone()
     torch.testing.assert_close(copy(seen), before, rtol=0, atol=0)
@@ -31,5 +31,5 @@ def test_the_copy_follows_what_was_fetched_only_when_told_to() -> None:
 
 def test_all_of_the_copy_is_on_the_device() -> None:
     net = build_net(spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3), NetConfig(), QConfig(), "dqn")
-    copy, _ = placed(net, Flat(net).vector(net), "meta")
+    copy, _ = on_device(net, Flat(net).vector(net), "meta")
     assert {tensor.device.type for tensor in (*copy.parameters(), *copy.buffers())} == {"meta"}

@@ -12,12 +12,12 @@ import torch
 from gymnasium import spaces
 from one_process import Parts
 
-from freewheel.actors.noise import BLOCK, LaneNoise
+from freewheel.actors.sample_policy import BLOCK, LaneNoise
 from freewheel.config import assemble
 from freewheel.errors import EnvError
 from freewheel.evaluate import evaluate
 from freewheel.memory.nested import as_tensors
-from freewheel.nets.fast_mlp import fast_forward
+from freewheel.nets.actor_critic import fast_forward
 from freewheel.store.load import Policy
 
 SMALL: dict[str, Any] = {"algo": "ppo", "world.lanes": 4, "rollout.rows": 8, "net.hidden": (16, 8)}

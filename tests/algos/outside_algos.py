@@ -10,19 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from freewheel.actors.explore import Explorer
-from freewheel.actors.infer import Infer
-from freewheel.actors.sample_policy import SamplePolicy
-from freewheel.actors.value_policy import ValuePolicy
-from freewheel.algos.algo import Defaults, chosen, seeded
+from freewheel.actors.sample_policy import SamplePolicy, actions_of
+from freewheel.actors.value_policy import Explorer, ValuePolicy
+from freewheel.algos.algo import Defaults, seeded
 from freewheel.algos.from_rollouts import FromRollouts, RolloutSettings, check_rollouts, unused_rollouts
-from freewheel.algos.gae import scan
+from freewheel.algos.ppo import scan
+from freewheel.algos.value_based import chosen
 from freewheel.config import ExploreConfig, QConfig
 from freewheel.contracts import Choice, Loss, ParamGroup
 from freewheel.memory.nested import as_tensors
 from freewheel.nets.actor_critic import build_actor_critic
-from freewheel.nets.build import build_net
-from freewheel.nets.distributions import actions_of
+from freewheel.nets.value_net import build_net
 
 
 class Told(NamedTuple):
@@ -66,19 +64,19 @@ class SarsaPolicy(ValuePolicy):
 
     def choose(self, obs: Any, lanes: Any, first: Any, step: int) -> Choice:
         made = super().choose(obs, lanes, first, step)
-        values = self.infer.values(obs, lanes).numpy()
+        values = self.values(obs, lanes).numpy()
         taken = values[np.arange(len(lanes)), made.actions["action"]]
         return Choice(made.actions, {**made.columns, "value": taken.astype(np.float32)})
 
     def bootstrap(self, obs: Any) -> Any:
-        return self.infer.values(obs).numpy().max(1)
+        return self.values(obs).numpy().max(1)
 
 
 class Sarsa(FromRollouts, Defaults):
     name = "sarsa"
     Settings = SarsaSettings
     defaults = {"rollout.rows": 8, "learner.lr": 1e-3}  # noqa: RUF012
-    epochs = 4  # type: ignore[assignment]
+    epochs = 4
     ranges = {"sarsa.n_step": (1, 1000), "sarsa.gamma": (0, 1)}  # noqa: RUF012
     is_lockstep = True
     dials = ("epsilon", "lr")
@@ -98,10 +96,10 @@ class Sarsa(FromRollouts, Defaults):
         return out
 
     def policy(self, net: nn.Module, seed: Any, lanes: range, all_lanes: int, dials: Any = None) -> SarsaPolicy:
-        infer = Infer(net, self, self.spaces.action.dtype, seed("noise"), len(lanes), lanes.start)
-        actions = int(self.spaces.action.n)
+        actions = self.spaces.action
         how = {"first_lane": lanes.start, "all_lanes": all_lanes}
-        return SarsaPolicy(infer, Explorer(self.config.explore, len(lanes), actions, seed("explore"), **how), dials)
+        explorer = Explorer(self.config.explore, len(lanes), int(actions.n), seed("explore"), **how)
+        return SarsaPolicy(net, self, explorer, actions.dtype, seed("noise"), len(lanes), lanes.start, dials)
 
     def loss(self, forward: Any, params: Any, target: Any, batch: Any, draws: Any, hyper: Any) -> tuple[Tensor, Told]:
         error = chosen(forward(params, batch["obs"]), batch["action"]) - batch["goal"]

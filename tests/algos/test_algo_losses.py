@@ -14,12 +14,11 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.func import functional_call, grad_and_value
 
-from freewheel.actors.infer import Infer
 from freewheel.algos.make import make_algo
 from freewheel.config import NetConfig, QConfig, find_algo
 from freewheel.contracts import Forward, Spaces
 from freewheel.errors import ConfigError
-from freewheel.nets.build import QNet
+from freewheel.nets.value_net import QNet
 
 SPACE = spaces.Box(-1, 1, (4,))
 NET = NetConfig(hidden=(16,), norm="layer")
@@ -203,12 +202,12 @@ def test_draws_follow_the_generator(name: str) -> None:
 def test_acting(name: str) -> None:
     case = Case(name, noisy=True)
     assert case.algo.first_action == 2
-    infer = Infer(case.net.eval(), case.algo, "int64", seed=3, num_lanes=ROWS)
+    policy = case.algo.policy(case.net.eval(), lambda stream: 3, range(ROWS), ROWS)
     obs = {"obs": case.batch["obs"].numpy()}
-    greedy = infer.values(obs)
+    greedy = policy.values(obs)
     assert greedy.shape == (ROWS, 3)
-    assert torch.equal(greedy, infer.values(obs))
-    assert not torch.equal(greedy, infer.values(obs, np.arange(ROWS)))
+    assert torch.equal(greedy, policy.values(obs))
+    assert not torch.equal(greedy, policy.values(obs, np.arange(ROWS)))
     assert case.algo.num_act_taus == (6 if name == "iqn" else 0)
     if name == "iqn":
         evenly = torch.tensor([(i + 0.5) / 6 for i in range(6)]).expand(ROWS, -1)

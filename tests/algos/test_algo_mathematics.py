@@ -8,13 +8,17 @@ from typing import Any
 import naive_losses as naive
 import pytest
 import torch
+from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from freewheel.algos import c51, dqn, iqn, qrdqn
-from freewheel.algos.algo import chosen
-from freewheel.nets.heads import midpoints
+from freewheel.algos import c51, dqn
+from freewheel.algos.make import make_algo
+from freewheel.algos.value_based import chosen, quantile_huber
+from freewheel.config import QConfig, find_algo
+from freewheel.contracts import Spaces
+from freewheel.nets.value_net import midpoints
 
 seeds = st.integers(0, 2**31 - 1)
 
@@ -39,6 +43,11 @@ def batch_of(reward: list[float], discount: list[float], weight: list[float], ac
         "discount": table(discount),
         "weight": table(weight),
     }
+
+
+def algo(name: str, first_action: int = 0, **q: Any) -> Any:
+    settings = find_algo(name).Settings("test", algo=name, q=QConfig(**q))
+    return make_algo(settings, Spaces(spaces.Box(-1, 1, (1,)), spaces.Discrete(2, start=first_action), 1))
 
 
 def test_the_values_of_actions_taken() -> None:
@@ -80,7 +89,8 @@ def test_targets_are_what_a_loop_gives(seed: int, batch: int, actions: int) -> N
 def test_dqn_by_hand(double: bool, huber: float | None, want: float) -> None:
     online, target = {"table": table([[2, 1], [3, 4]])}, {"table": table([[4, 8], [7, 7]])}
     batch = batch_of([1.0, -1.0], [0.5, 0.0], [2.0, 0.5], [10, 11])
-    loss, outcome = dqn.loss(forward, online, target, batch, {}, double=double, huber=huber, first_action=10)
+    given = {"loss": "mse"} if huber is None else {"huber": huber}
+    loss, outcome = algo("dqn", 10, double=double, **given).loss(forward, online, target, batch, {})
     assert loss.item() == pytest.approx(want)
     assert outcome.priorities.tolist() == pytest.approx([1.0 if double else 3.0, 5.0])
     td_abs = 3.0 if double else 4.0
@@ -89,7 +99,7 @@ def test_dqn_by_hand(double: bool, huber: float | None, want: float) -> None:
 
 def test_quantile_huber_by_hand() -> None:
     # u = 3 and -0.5 for tau 0.25: 0.25 * 2.5 and 0.75 * 0.125, their mean.
-    got = qrdqn.quantile_huber(table([[1.0]]), table([[4.0, 0.5]]), table([0.25]), 1.0)
+    got = quantile_huber(table([[1.0]]), table([[4.0, 0.5]]), table([0.25]), 1.0)
     assert got.item() == pytest.approx((0.25 * 2.5 + 0.75 * 0.125) / 2)
 
 
@@ -103,15 +113,15 @@ def test_quantile_huber_is_the_triple_loop(seed: int, n: int, m: int, kappa: flo
     taus = midpoints(n) if fixed else torch.rand(3, n, generator=g)
     each = taus.expand(3, n).tolist()
     want = [naive.quantile_huber(*rows, kappa) for rows in zip(online.tolist(), goal.tolist(), each, strict=True)]
-    assert qrdqn.quantile_huber(online, goal, taus, kappa).tolist() == pytest.approx(want, rel=1e-4, abs=1e-5)
+    assert quantile_huber(online, goal, taus, kappa).tolist() == pytest.approx(want, rel=1e-4, abs=1e-5)
 
 
 def test_quantile_huber_is_least_at_the_quantiles() -> None:
     samples = torch.linspace(0, 1, 1001).unsqueeze(0)
     taus = midpoints(4)
     right, off = table([[0.125, 0.375, 0.625, 0.875]]), table([[0.2, 0.375, 0.625, 0.8]])
-    least = qrdqn.quantile_huber(right, samples, taus, 1e-3)
-    assert least.item() < qrdqn.quantile_huber(off, samples, taus, 1e-3).item()
+    least = quantile_huber(right, samples, taus, 1e-3)
+    assert least.item() < quantile_huber(off, samples, taus, 1e-3).item()
 
 
 def test_midpoints() -> None:
@@ -124,7 +134,7 @@ def test_qrdqn_takes_the_quantiles_of_the_best_mean(double: bool) -> None:
     online, target = {"table": table([[[1, 3], [2, 4]]])}, {"table": table([[[4, 8], [0, 10]]])}
     batch = batch_of([1.0], [0.5], [1.0], [0])
     goal = [1.0, 6.0] if double else [3.0, 5.0]
-    loss, outcome = qrdqn.loss(forward, online, target, batch, {}, double=double, huber=1.0)
+    loss, outcome = algo("qrdqn", double=double, huber=1.0).loss(forward, online, target, batch, {})
     assert loss.item() == pytest.approx(naive.quantile_huber([1.0, 3.0], goal, [0.25, 0.75], 1.0))
     assert outcome.priorities.item() == pytest.approx(abs(sum(goal) / 2 - 2.0))
     assert outcome.q.tolist() == [[2.0, 3.0]]
@@ -143,7 +153,8 @@ def test_iqn_uses_each_fraction_in_its_place(double: bool) -> None:
     slope = -1.0 if double else 1.0  # online prefers action 1, the target action 0
     goal = [1 + 0.5 * (5 + slope * tau) for tau in (0.2, 0.4, 0.6)]
     batch = batch_of([1.0], [0.5], [3.0], [1])
-    loss, outcome = iqn.loss(at, online, target, batch, draws, double=double, huber=1.0, num_choose=1)
+    chooses_by_one = algo("iqn", double=double, huber=1.0, num_act_taus=1)
+    loss, outcome = chooses_by_one.loss(at, online, target, batch, draws)
     assert loss.item() == pytest.approx(3 * naive.quantile_huber([0.2, 1.8], goal, [0.1, 0.9], 1.0), rel=1e-5)
     assert outcome.priorities.item() == pytest.approx(abs(sum(goal) / 3 - 1.0), rel=1e-5)
 
@@ -206,7 +217,7 @@ def test_c51_by_hand() -> None:
     target = {"table": table([[[1e-9, 0.5, 0.5], [0.5, 0.5, 1e-9]]]).log()}
     batch = batch_of([1.0], [1.0], [2.0], [1])
     for double, goal in ((False, [0.0, 0.0, 1.0]), (True, [0.0, 0.5, 0.5])):
-        loss, outcome = c51.loss(forward, online, target, batch, {}, double=double, v_min=0.0, v_max=2.0)
+        loss, outcome = algo("c51", double=double, v_min=0.0, v_max=2.0).loss(forward, online, target, batch, {})
         predicted = [0.25, 0.5, 0.25]
         cross = -sum(p * math.log(x) for p, x in zip(goal, predicted, strict=True))
         entropy = -sum(p * math.log(p) for p in goal if p > 0)
@@ -219,5 +230,5 @@ def test_c51_by_hand() -> None:
 def test_a_right_prediction_of_chances_has_no_priority() -> None:
     same = {"table": torch.randn(1, 1, 5, generator=torch.Generator().manual_seed(0))}
     batch = batch_of([0.0], [1.0], [1.0], [0])
-    _, outcome = c51.loss(forward, same, same, batch, {}, double=False, v_min=-1.0, v_max=1.0)
+    _, outcome = algo("c51", double=False, v_min=-1.0, v_max=1.0).loss(forward, same, same, batch, {})
     assert 0 <= outcome.priorities.item() < 1e-6

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from freewheel.algos.gae import advantages, explained, running_returns, scan
+from freewheel.algos.ppo import advantages, explained, running_returns, scan
 
 Array = np.ndarray[Any, Any]
 

@@ -18,7 +18,7 @@ from freewheel.config import assemble
 from freewheel.contracts import Spaces
 from freewheel.errors import ConfigError
 from freewheel.learners.update import Update
-from freewheel.nets.distributions import SquashedGaussian
+from freewheel.nets.soft_actor_critic import SquashedGaussian
 
 OBS, ACT, ROWS = 3, 2, 32
 SPACE = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))

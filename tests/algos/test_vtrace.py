@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from freewheel.algos.gae import advantages
-from freewheel.algos.vtrace import vtrace
+from freewheel.algos.appo import vtrace
+from freewheel.algos.ppo import advantages
 
 Array = np.ndarray[Any, Any]
 

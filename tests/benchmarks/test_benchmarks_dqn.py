@@ -318,7 +318,7 @@ def test_the_plain_ring_keeps_the_newest_rows(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_plain_iqn_loss_is_the_one_of_our_own() -> None:
     """Both at the same fractions: what the baseline computes is what ours does."""
-    from freewheel.algos.qrdqn import quantile_huber
+    from freewheel.algos.value_based import quantile_huber
 
     torch.manual_seed(1)
     net, target = iqn_plain.Net(), iqn_plain.Net()

@@ -22,7 +22,7 @@ from benchmarks.ppo import plan as ppo_plan
 from benchmarks.ppo import training
 from benchmarks.ppo.training import Watch, order_of
 from benchmarks.settings import PpoSettings
-from freewheel.algos.gae import advantages
+from freewheel.algos.ppo import advantages
 from freewheel.bench.trainings import Configuration, Pace
 from freewheel.bench.worker.meter import Meter
 from freewheel.config import assemble

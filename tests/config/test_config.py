@@ -97,7 +97,7 @@ def test_a_wrong_preset_is_named(tmp_path: Path, text: str, part: str) -> None:
         ({"world.kwargs": "{"}, "not JSON"),
         ({"learner.batch_size": 512, "replay.warmup_rows": 256}, "exceeds replay.warmup_rows=256"),
         ({"learner.accumulate": 3}, "equal parts"),
-        ({"replay.rows": 500}, "never be warm"),
+        ({"replay.rows": 500}, "warm-up would never end"),
         ({"algo": "c51", "q.v_min": 3.0, "q.v_max": 3.0}, "below"),
         ({"net.kernels": [3]}, "one of each"),
         ({"explore.schedule": "exponential", "explore.end": 0.0}, "never reaches 0"),

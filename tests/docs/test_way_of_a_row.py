@@ -29,17 +29,25 @@ COMMON = {
     "net.hidden": (16,),
 }
 REPLAY = {"learner.batch_size": BATCH, "replay.warmup_rows": 60, "learner.ratio": 4.4}
+VALUES = {**REPLAY, "explore.override": 0.1}  # most lanes ask the network
+ROLLOUTS = {"rollout.rows": BATCH, "ppo.minibatches": 5}
 ALGOS: dict[str, dict[str, Any]] = {
-    "dqn": REPLAY,
-    "iqn": {**REPLAY, "q.num_taus": 8, "q.num_target_taus": 8},
-    "ppo": {"rollout.rows": BATCH, "ppo.minibatches": 5},
+    "dqn": VALUES,
+    "c51": VALUES,
+    "rainbow": VALUES,
+    "qrdqn": VALUES,
+    "iqn": {**VALUES, "q.num_taus": 8, "q.num_target_taus": 8},
+    "sac": REPLAY,
+    "ppo": ROLLOUTS,
+    "appo": ROLLOUTS,
 }
 
 
 def way(algo: str) -> list[str]:
     """The files in the order of a step, from the env to the optimiser: one turn to the next lesson, and that lesson."""
-    config = assemble("CartPole-v1", {"algo": algo, **COMMON, **ALGOS[algo]}, "none")
-    runtime = make_sequential(config, "CartPole-v1", choose(config, 1))
+    env = "Pendulum-v1" if algo == "sac" else "CartPole-v1"
+    config = assemble(env, {"algo": algo, **COMMON, **ALGOS[algo]}, "none")
+    runtime = make_sequential(config, env, choose(config, 1))
     (learner,) = runtime.learners
 
     def until_learned() -> None:
@@ -88,9 +96,7 @@ def test_the_page_lists_them(ways: dict[str, list[str]]) -> None:
     )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="20 to 22 files: networks, small mathematics and the learner's passes are files of their own"
-)
+@pytest.mark.xfail(strict=True, reason="13 to 16 files: memory and learner take up to 9 of them")
 @pytest.mark.parametrize("algo", ALGOS)
 def test_they_are_few(ways: dict[str, list[str]], algo: str) -> None:
     assert len(ways[algo]) <= MOST_FILES

@@ -9,7 +9,7 @@ import pytest
 import torch
 from one_process import Parts
 
-from freewheel.algos.vtrace import vtrace
+from freewheel.algos.appo import vtrace
 from freewheel.config import assemble
 from freewheel.learners.learner import BEATS
 from freewheel.memory.nested import as_tensors

@@ -87,7 +87,7 @@ class Pair:
         return self.values.show([seen_ahead(rows(seed), {}), seen_ahead(rows(seed + 100), {})])
 
     def expected(self, seed: int) -> list[Tensor]:
-        return [self.update.lookahead(rows(n), {})["later"] for n in (seed, seed + 100)]
+        return [self.update.lookahead(rows(n), {})["next_out"] for n in (seed, seed + 100)]
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -118,7 +118,7 @@ def test_values_come_and_are_those_of_the_batch() -> None:
         for seed in range(1, 8):
             number = pair.show(seed)
             for given, own in zip(pair.until(number), pair.expected(seed), strict=True):
-                torch.testing.assert_close(given["later"], own)
+                torch.testing.assert_close(given["next_out"], own)
             assert pair.take(number + 1) is None  # another one has its slot
 
 
@@ -134,7 +134,7 @@ def test_values_of_a_target_that_moved_are_not_taken_but_worked_out_again() -> N
         assert DEPTH == 2
         for number, seed in ((first, 1), (second, 2)):
             for given, own in zip(pair.until(number), pair.expected(seed), strict=True):
-                torch.testing.assert_close(given["later"], own)
+                torch.testing.assert_close(given["next_out"], own)
 
 
 def test_a_pass_during_which_the_target_moves_counts_for_nothing() -> None:

@@ -14,7 +14,7 @@ from freewheel.machine import precision
 from freewheel.machine import update_form as forms
 from freewheel.machine.trial import Measured
 from freewheel.machine.update_form import Form
-from freewheel.nets.build import build_net
+from freewheel.nets.value_net import build_net
 
 FRAME = spaces.Box(0, 255, (36, 36), np.uint8)
 

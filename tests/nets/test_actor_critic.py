@@ -95,8 +95,8 @@ MASK = spaces.MultiBinary(3)
     [
         (lambda: build(spaces.Dict(a=VECTOR, action_mask=spaces.MultiBinary(4))), "3 numbers"),
         (lambda: build(spaces.Dict(a=VECTOR, action_mask=spaces.Discrete(3))), "3 numbers"),
-        (lambda: build(spaces.Dict(action_mask=MASK)), "nothing to choose by"),
-        (lambda: build(spaces.Dict(a=VECTOR, action_mask=MASK), spans=(), log_std=0.0), "are choices"),
+        (lambda: build(spaces.Dict(action_mask=MASK)), "something else to see"),
+        (lambda: build(spaces.Dict(a=VECTOR, action_mask=MASK), spans=(), log_std=0.0), "needs discrete actions"),
         (lambda: build(IMAGE, normalize=True), "normalize_obs"),
         (lambda: build(body="given:Mine"), r"body=\.\.\."),
         (lambda: build(body=nn.Unflatten(1, (2, 2))), "vector of features"),

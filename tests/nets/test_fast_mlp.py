@@ -11,8 +11,7 @@ from gymnasium import spaces
 
 from freewheel.config import NetConfig
 from freewheel.errors import ReplayError
-from freewheel.nets.actor_critic import ActorCritic, build_actor_critic
-from freewheel.nets.fast_mlp import fast_forward
+from freewheel.nets.actor_critic import ActorCritic, build_actor_critic, fast_forward
 
 
 def made(size: int, outputs: int, **net: Any) -> ActorCritic:

@@ -18,8 +18,8 @@ from torch.func import functional_call
 
 from freewheel.config import NetConfig, QConfig
 from freewheel.errors import ConfigError
-from freewheel.nets.build import QNet, build_net
 from freewheel.nets.inputs import example
+from freewheel.nets.value_net import QNet, build_net
 
 VECTOR = spaces.Box(-1, 1, (4,))
 IMAGE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
@@ -233,7 +233,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         r"net.body='math:pi' is float; give a torch.nn.Module",
     ),
     "not-a-module": (lambda: build(body=lambda space: 3), r"gave int; a network is a torch.nn.Module"),
-    "fails-to-make": (lambda: build(body=lambda: nn.Identity()), r"could not be made from Box.*TypeError"),
+    "fails-to-make": (lambda: build(body=lambda: nn.Identity()), r"failed to build from Box.*TypeError"),
     "fails-to-run": (lambda: build(body=nn.Linear(5, 2)), r"Linear failed on two observations of Box.*\(2, 4\)"),
     "fails-on-parts": (lambda: build(space=NESTED, body=nn.Linear(5, 2)), r"failed on two .*'bag.0': \(2,\)"),
     "no-batch": (lambda: build(body=nn.Flatten(0)), r"gave torch.float32 \(8,\) for a batch of 2"),

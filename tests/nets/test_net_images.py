@@ -11,9 +11,9 @@ from torch import nn
 from freewheel.config import NetConfig, QConfig, assemble
 from freewheel.errors import ConfigError
 from freewheel.nets.actor_critic import build_actor_critic
-from freewheel.nets.build import QNet, build_net
-from freewheel.nets.impala import ImpalaBody
+from freewheel.nets.bodies import ImpalaBody
 from freewheel.nets.inputs import has_images, set_memory_format
+from freewheel.nets.value_net import QNet, build_net
 
 FRAME = spaces.Box(0, 255, (84, 84), np.uint8)
 IMPALA = NetConfig(body="impala", channels=(16, 32, 32), hidden=(256,))

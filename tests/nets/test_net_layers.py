@@ -9,10 +9,8 @@ import torch
 from torch import nn
 
 from freewheel.errors import ConfigError
-from freewheel.nets.heads import FractionEmbedding, QHead
-from freewheel.nets.layers import activation, begin, norm
-from freewheel.nets.mlp import dense
-from freewheel.nets.noisy import NoisyLinear
+from freewheel.nets.layers import activation, dense, initialize, norm
+from freewheel.nets.value_net import FractionEmbedding, NoisyLinear, QHead
 
 
 def test_noise_blurs_weights_as_factors() -> None:
@@ -126,16 +124,16 @@ def test_norms_and_activations_by_name() -> None:
 def test_first_weights() -> None:
     torch.manual_seed(0)
     layers = dense(200, (400,), "relu", "none")
-    begin(layers, "he", "relu")
+    initialize(layers, "he", "relu")
     assert layers.linear0.weight.std().item() == pytest.approx(math.sqrt(2 / 200), rel=0.05)
     assert not layers.linear0.bias.any()
-    begin(layers, "orthogonal", "tanh")
+    initialize(layers, "orthogonal", "tanh")
     gram = layers.linear0.weight.T @ layers.linear0.weight
     assert torch.allclose(gram, torch.eye(200) * (5 / 3) ** 2, atol=1e-4)
-    begin(layers, "xavier", "relu")
+    initialize(layers, "xavier", "relu")
     assert layers.linear0.weight.abs().max().item() <= math.sqrt(2) * math.sqrt(6 / 600) + 1e-6
     before = layers.linear0.weight.clone()
-    begin(layers, "default", "relu")
+    initialize(layers, "default", "relu")
     assert torch.equal(layers.linear0.weight, before)
 
 
@@ -145,4 +143,4 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"net.norm='group'.*layer"):
         norm("group", 4)
     with pytest.raises(ConfigError, match=r"net.init='zero'.*orthogonal"):
-        begin(nn.Linear(1, 1), "zero", "relu")
+        initialize(nn.Linear(1, 1), "zero", "relu")

@@ -50,9 +50,9 @@ def test_bytes_become_the_same_numbers(text: str, threads: int, cache: None, mon
     given = pictures()
 
     def function(*images: Tensor) -> list[Tensor]:
-        wide = [pixels.beside(image) for image in images]
+        wide = [pixels.channels_last(image) for image in images]
         with torch.autocast("cpu", torch.bfloat16):
-            narrow = [pixels.beside(image) for image in images]
+            narrow = [pixels.channels_last(image) for image in images]
         return [image for image in (*wide, *narrow) if image is not None]
 
     before = torch.get_num_threads()
@@ -105,7 +105,7 @@ def test_elsewhere_they_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_outside_of_a_trace_nothing_changes() -> None:
     x = torch.randint(0, 256, (2, 4, 12, 12), dtype=torch.uint8)
-    assert pixels.beside(x) is None
+    assert pixels.channels_last(x) is None
     assert torch.equal(image("channels_last")(x), x.float() / 255)
 
 

@@ -17,7 +17,7 @@ from freewheel.run.layout import choose
     ("settings", "message"),
     [
         ({"replay.rows": 500}, "algo=ppo has no setting 'replay.rows'"),
-        ({"learner.ratio": 4.0}, "learner.ratio.*no use"),
+        ({"learner.ratio": 4.0}, "learner.ratio.*does not use it"),
         ({"rollout.reuse": 1}, "rollout.reuse.*belongs to appo"),
         ({"rollout.collect": "episodes", "learner.compile": "on"}, "rollouts of any length"),
         ({"explore.end": 0.1}, "algo=ppo has no setting 'explore.end'"),

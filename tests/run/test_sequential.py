@@ -199,7 +199,7 @@ def test_a_checkpoint_of_one_stream_for_all_lanes_says_that_they_draw_anew(tmp_p
     made = built(**{**REPLAY, "net.hidden": from_dict(found.state["config"]).net.hidden})
     try:
         told = state.restore(made.plan, made.learners, made.actor, found)
-        assert "what lanes try is drawn anew" in (told or "")
+        assert "exploration starts a new random stream" in (told or "")
     finally:
         made.close()
 

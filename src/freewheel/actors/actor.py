@@ -1,4 +1,4 @@
-"""The actor: takes what the world has ready, writes it as rows, answers with the newest weights."""
+"""The actor: takes what is ready in the world, writes it as rows, and answers with actions by the newest weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from freewheel.actors.history import History
 from freewheel.config import WorldConfig
 from freewheel.contracts import Array, Columns, Policy
 from freewheel.errors import EnvError
@@ -18,6 +17,7 @@ from freewheel.memory.rollout import Bootstrap
 from freewheel.report.episodes import Episode, Episodes
 from freewheel.report.ledger import Page
 from freewheel.report.phases import COUNTERS, PHASES
+from freewheel.spec import Field
 from freewheel.worlds.world import Ended, Group, Ready, World
 
 ENV, INFER, WRITE, FETCH = (PHASES.index(name) for name in ("env", "infer", "write", "fetch"))
@@ -25,7 +25,7 @@ ROWS_BEGUN, ROWS, CHOICES, FETCHED = (COUNTERS.index(n) for n in ("rows_begun", 
 
 
 class Weights(Protocol):
-    """Where a policy's weights come from, and which they are."""
+    """Fetches a policy's weights and knows their version."""
 
     @property
     def version(self) -> int: ...
@@ -34,10 +34,7 @@ class Weights(Protocol):
 
 
 class GroupActor:
-    """One policy's place in a world: plays the lanes of a group and writes their rows.
-
-    Lane 0 of the group is lane `first_lane` of the policy.
-    """
+    """Plays the lanes of one group of a world by one policy and writes their rows. Lane 0 of the group is lane `first_lane` of the policy."""
 
     def __init__(
         self,
@@ -55,23 +52,17 @@ class GroupActor:
         bootstraps: Bootstraps | None = None,
         page: Page | None = None,
     ) -> None:
-        self.index, self.group, self.policy, self.weights, self.lanes, self.writer = (
-            index,
-            group,
-            policy,
-            weights,
-            lanes,
-            writer,
-        )
-        self.counts, self.pace, self.bootstraps, self.first_lane = counts, pace, bootstraps, first_lane
+        self.index, self.group, self.policy, self.weights = index, group, policy, weights
+        self.lanes, self.writer, self.first_lane, self.bootstraps = lanes, writer, first_lane, bootstraps
+        self.counts, self.pace, self._config = counts, pace, config
         self.episodes = Episodes(group.num_lanes)
-        self._config = config
-        stack = config.stack
-        self.history = History(writer.spec.fields, group.num_lanes, stack) if stack > 1 else None
-        self._none = {  # of a final observation, which no action follows
-            f.name: np.zeros((group.num_lanes, *f.shape), f.dtype) for f in writer.spec.fields if not f.is_observation
+        fields = writer.spec.fields
+        self.history = History(fields, group.num_lanes, config.stack) if config.stack > 1 else None
+        # No action follows a final observation.
+        self._no_action = {
+            f.name: np.zeros((group.num_lanes, *f.shape), f.dtype) for f in fields if not f.is_observation
         }
-        self._never = np.zeros(group.num_lanes, np.bool_)
+        self._false = np.zeros(group.num_lanes, np.bool_)
         self._enter: Callable[[int], None] = page.enter if page else _nothing
         self._count: Callable[[int, int], None] = page.count if page else _nothing
         self._ready: Ready | None = None
@@ -81,7 +72,7 @@ class GroupActor:
         self.num_steps = 0  # taken by this actor
 
     def receive(self, ready: Ready, seconds: float) -> list[Episode]:
-        """Takes the outcomes of earlier actions; the episodes that ended with them."""
+        """Takes the outcomes of earlier actions; returns the episodes that ended with them."""
         self._enter(WRITE)
         self._step = self.counts.steps
         steps = len(ready.lanes) - int(np.count_nonzero(ready.first))
@@ -97,7 +88,7 @@ class GroupActor:
         return finished
 
     def show(self) -> None:
-        """What it has in hand, before it sleeps: the learner may be waiting for just that."""
+        """Shows the learner what was received, before the actor waits: the learner may need it to go on."""
         if not self.unshown:
             return
         ready = self._ready
@@ -112,7 +103,7 @@ class GroupActor:
         self.unshown = 0
 
     def answer(self, world: World) -> None:
-        """Chooses the actions, writes the rows, and sends."""
+        """Chooses the actions, writes the rows and sends the actions."""
         ready = self._ready
         assert ready is not None
         if self.weights.fetch():
@@ -125,8 +116,8 @@ class GroupActor:
         choice = self.policy.choose(self._seen, ready.lanes, ready.first, self._step)
         self._count(CHOICES, 1)
         self._enter(WRITE)
-        never = self._never[: len(ready.lanes)]
-        self._append(ready.lanes, {**ready.obs, **choice.columns}, ready.reward, never, never)
+        false = self._false[: len(ready.lanes)]
+        self._append(ready.lanes, {**ready.obs, **choice.columns}, ready.reward, false, false)
         self._enter(ENV)
         world.send(self.index, ready.lanes, choice.actions)
         self._ready = None
@@ -135,11 +126,11 @@ class GroupActor:
             self.unshown = 0
 
     def _write_ends(self, ended: Ended) -> None:
-        none = {name: zeros[: len(ended.lanes)] for name, zeros in self._none.items()}
-        self._append(ended.lanes, {**ended.obs, **none}, ended.reward, ended.terminated, ended.truncated)
+        no_action = {name: zeros[: len(ended.lanes)] for name, zeros in self._no_action.items()}
+        self._append(ended.lanes, {**ended.obs, **no_action}, ended.reward, ended.terminated, ended.truncated)
 
     def _append(self, lanes: Array, fields: Columns, reward: Array, terminated: Array, truncated: Array) -> None:
-        # Counted before and after: what an actor had begun when it died is then known to the row.
+        # Counted before and after: if the actor dies in between, the number of unfinished rows is known.
         self._count(ROWS_BEGUN, len(lanes))
         own = lanes + self.first_lane if self.first_lane else lanes
         reward = learned(reward, self._config)
@@ -149,26 +140,25 @@ class GroupActor:
     def _refuse(self, world: World, lane: int, what: str) -> None:
         raise EnvError(
             f"{world.name} (lane {lane + self.first_lane}) gave {what}, at step {self.episodes.length_of(lane)} of "
-            "its episode. Allow at least one, or end the episode there."
+            "its episode. Allow at least one action, or end the episode there."
         )
 
 
 class Actor:
     """Acts in one world, whose groups may be played by several policies. `turn` is called again and again.
 
-    A turn takes what the world has ready and answers it. Where the pace of a policy does not allow that yet, the answer is owed:
-    the next turn gives it.
+    A turn takes what is ready in the world and answers it. If the pace of a policy does not allow that yet, a later turn answers.
     """
 
     def __init__(self, world: World, groups: Sequence[GroupActor], page: Page | None = None) -> None:
         self.world, self.groups = world, groups
-        self.finished: list[tuple[int, Episode]] = []  # episodes that ended, each with its group
-        self.seconds = 0.0  # of the run, for its episodes
+        self.finished: list[tuple[int, Episode]] = []  # group and episode
+        self.seconds = 0.0  # since the run began: the time stamp of its episodes
         self._enter: Callable[[int], None] = page.enter if page else _nothing
         self.waiting: list[GroupActor] = []  # groups that it owes an answer
 
     def turn(self) -> bool:
-        """False while the pace holds it back, or the world has nothing ready."""
+        """False while the pace holds it back, or nothing is ready in the world."""
         if not self.waiting:
             self._enter(ENV)
             received = self.world.recv()
@@ -195,7 +185,7 @@ class Actor:
             self.waiting.append(group)
 
     def wait(self) -> None:
-        """Until the learner that it waits for has caught up, or for a moment. A world that is idle waits by itself."""
+        """Until the learner has caught up, or for a moment. An idle world waits in its `recv`."""
         for group in self.waiting:
             if not group.pace.may_answer(group.unshown):
                 group.pace.wait_to_act()
@@ -206,14 +196,41 @@ class Actor:
         return finished
 
     def end(self) -> None:
-        """No more turns come: what it has in hand is shown, and the world is closed."""
+        """After the last turn: shows what was received and closes the world."""
         for group in self.groups:
             group.show()
         self.world.close()
 
 
+class History:
+    """The newest `stack` observations of each lane, oldest first; an episode's first observation fills the places before it."""
+
+    def __init__(self, fields: tuple[Field, ...], num_lanes: int, stack: int) -> None:
+        self._frames = {f.name: np.zeros((num_lanes, stack, *f.shape), f.dtype) for f in fields if f.is_observation}
+
+    def push(self, lanes: Array, obs: Columns, first: Array) -> Columns:
+        """Adds an observation of each of these lanes; returns their stacks [k, stack, ...]."""
+        stacks = {}
+        for name, rows in obs.items():
+            frames = self._frames[name]
+            stack = frames[lanes]
+            stack[:, :-1] = stack[:, 1:]
+            stack[:, -1] = rows
+            stack[first] = rows[first][:, None]
+            frames[lanes] = stack
+            stacks[name] = stack
+        return stacks
+
+    def state(self) -> Columns:
+        return dict(self._frames)
+
+    def set_state(self, state: Columns) -> None:
+        for name, frames in self._frames.items():
+            frames[...] = state[name]
+
+
 def learned(reward: Array, config: WorldConfig) -> Array:
-    """The rewards as they are learned from: scaled, then clipped."""
+    """The rewards that are stored and learned from: scaled, then clipped."""
     if config.reward_scale != 1.0:
         reward = (reward * config.reward_scale).astype(np.float32)
     if config.reward_clip > 0.0:
@@ -222,4 +239,4 @@ def learned(reward: Array, config: WorldConfig) -> Array:
 
 
 def _nothing(*_: int) -> None:
-    """In place of a mark where there is no ledger."""
+    """Used where there is no ledger."""

@@ -1,26 +1,57 @@
-"""A policy that is a distribution: actions are drawn from it."""
+"""A stochastic policy: the outputs of a network make a distribution over actions, and actions are sampled from it.
+
+The outputs of a row are: Discrete, its n logits; MultiDiscrete, the logits of all choices side by side; Box, the means and
+then the log standard deviations. Sampling is in numpy, which is cheaper for the few rows of a step; training in torch.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import nn
+from gymnasium import spaces
+from torch import Tensor, nn
 
-from freewheel.actors.noise import LaneNoise
 from freewheel.contracts import Array, Choice, Columns, ColumnSpec
-from freewheel.memory.nested import as_tensors
-from freewheel.nets.actor_critic import ActorCritic
-from freewheel.nets.distributions import Actions
-from freewheel.nets.fast_mlp import fast_forward
+from freewheel.errors import ConfigError
+from freewheel.nets.actor_critic import ActorCritic, fast_forward
+from freewheel.spec import Space, as_observation
+
+LOG_2PI = math.log(2 * math.pi)
+# Draws made at once for a lane: a generator costs about as much as a hundred numbers.
+BLOCK = 128
+# u * sum must stay below the sum in float32 too.
+BELOW_ONE = np.float32(1 - 1e-6)
+
+
+class Actions(Protocol):
+    """How the outputs of a network are a distribution over the actions of a space."""
+
+    num_outputs: int  # of the network, for each row
+    num_noise: int  # random numbers that one draw takes: uniform, or normal if `is_normal`
+    is_normal: bool
+    spans: Sequence[tuple[int, int]]  # first and end output of each discrete choice; empty for Box
+
+    def sample(self, out: Array, noise: Array) -> tuple[Array, Array]:
+        """One action per row as it is stored, and its log-probability [k]."""
+
+    def best(self, out: Array) -> Array:
+        """The most likely action of each row, as it is stored."""
+
+    def for_env(self, actions: Array) -> Array:
+        """Stored actions as the env takes them."""
+
+    def log_prob(self, out: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of stored actions, and the entropy of each row."""
 
 
 class SamplePolicy:
-    """Draws actions from `actions`, by the outputs [k, num_outputs] of a network; each lane has a stream of chance of its own.
+    """Samples from `actions`, by the outputs [k, num_outputs] of a network; each lane has its own random stream.
 
-    With `has_value` the network's last output is the state's value, and rows get it and the log-chance of the action.
+    With `has_value` the network's last output is the state's value, and rows get it and the log-probability of the action.
     `mask` names the field of allowed actions.
     """
 
@@ -41,29 +72,20 @@ class SamplePolicy:
         self.noise = LaneNoise(seed, num_lanes, actions.num_noise, is_normal=actions.is_normal, first_lane=first_lane)
         number: ColumnSpec = ("float32", ())
         self.extra: Mapping[str, ColumnSpec] = {"log_prob": number, "value": number} if has_value else {}
-        self.refresh: Callable[[], None] = _nothing  # where another network follows the weights
+        self.refresh: Callable[[], None] = lambda: None  # replaced where a copy of the network follows the weights
         self.use(net)
 
     def use(self, net: nn.Module) -> None:
-        """Acts by this network from now on."""
         self.net = net
-        self._fast: Callable[[Mapping[str, Array]], Array] | None = (
-            fast_forward(net) if isinstance(net, ActorCritic) else None
-        )
+        self._fast = fast_forward(net) if isinstance(net, ActorCritic) else None
         self._device = next((tensor.device for tensor in net.parameters()), torch.device("cpu"))
 
     def outputs(self, obs: Mapping[str, Array]) -> Array:
         if self._fast is not None:
             return self._fast(obs)
         with torch.inference_mode():
-            seen = as_tensors(obs)
-            if self._device.type != "cpu":
-                seen = (
-                    seen.to(self._device)
-                    if isinstance(seen, torch.Tensor)
-                    else {n: t.to(self._device) for n, t in seen.items()}
-                )
-            out: Array = self.net(seen).float().cpu().numpy()
+            seen = {name: torch.from_numpy(rows).to(self._device) for name, rows in obs.items()}
+            out: Array = self.net(as_observation(seen)).float().cpu().numpy()
         return out
 
     def choose(self, obs: Columns, lanes: Array, first: Array, step: int) -> Choice:
@@ -76,7 +98,6 @@ class SamplePolicy:
         return Choice({"action": self.actions.for_env(stored)}, columns)
 
     def greedy(self, obs: Columns) -> Columns:
-        """The likeliest actions."""
         out = self.outputs(obs)
         return {"action": self.actions.for_env(self.actions.best(out[:, :-1] if self._has_value else out))}
 
@@ -94,8 +115,110 @@ class SamplePolicy:
         return []
 
 
+class Choices:
+    """Discrete, MultiDiscrete and MultiBinary: independent choices, each by its own softmax."""
+
+    is_normal = False
+
+    def __init__(self, counts: list[int], starts: Array, shape: tuple[int, ...], dtype: Any) -> None:
+        self.num_outputs, self.num_noise = sum(counts), len(counts)
+        self._shape, self._dtype = shape, np.dtype(dtype)
+        self._starts = starts.reshape(-1).astype(np.int64)
+        ends = np.cumsum(counts).tolist()
+        self.spans: Sequence[tuple[int, int]] = [(end - count, end) for count, end in zip(counts, ends, strict=True)]
+
+    def sample(self, out: Array, noise: Array) -> tuple[Array, Array]:
+        if len(self.spans) == 1:
+            only, log_prob = _sampled(out, noise)
+            return self._numbered(only[:, None]), log_prob
+        each = [_sampled(out[:, first:end], noise[:, i : i + 1]) for i, (first, end) in enumerate(self.spans)]
+        log_prob = np.stack([log_prob for _, log_prob in each]).sum(0)
+        return self._numbered(np.stack([index for index, _ in each], 1)), log_prob
+
+    def best(self, out: Array) -> Array:
+        return self._numbered(np.stack([out[:, first:end].argmax(1) for first, end in self.spans], 1))
+
+    def for_env(self, actions: Array) -> Array:
+        return actions
+
+    def log_prob(self, out: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        indices = actions.reshape(len(out), -1).long()
+        log_prob, entropy = out.new_zeros(len(out)), out.new_zeros(len(out))
+        for i, (first, end) in enumerate(self.spans):
+            log_probs = out[:, first:end].log_softmax(1)
+            index = indices[:, i : i + 1] - int(self._starts[i])
+            log_prob = log_prob + log_probs.gather(1, index).squeeze(1)
+            entropy = entropy - (log_probs.exp() * log_probs).sum(1)
+        return log_prob, entropy
+
+    def _numbered(self, indices: Array) -> Array:
+        return (indices + self._starts).astype(self._dtype).reshape(len(indices), *self._shape)
+
+
+def _sampled(logits: Array, noise: Array) -> tuple[Array, Array]:
+    """The index sampled for each row, and its log-probability. `noise` [k, 1] is in 0..1."""
+    logits = logits - logits.max(1, keepdims=True)
+    sums = np.exp(logits).cumsum(1)
+    total = sums[:, -1:]
+    # An index with probability 0 has the same sum as the one before it, so it is never sampled.
+    index = (sums <= noise * total).sum(1)
+    log_prob: Array = logits[np.arange(len(index)), index] - np.log(total[:, 0])
+    return index, log_prob
+
+
+class Gaussian:
+    """Box: independent normal distributions. The sample is stored as it is; the env gets it clipped to the bounds."""
+
+    is_normal = True
+    spans: Sequence[tuple[int, int]] = ()
+
+    def __init__(self, space: spaces.Box) -> None:
+        self._low, self._high = space.low, space.high
+        self._dtype = np.dtype(space.dtype)
+        self.size = int(np.prod(space.shape, dtype=np.int64))
+        self.num_outputs, self.num_noise = 2 * self.size, self.size
+
+    def sample(self, out: Array, noise: Array) -> tuple[Array, Array]:
+        mean, log_std = out[:, : self.size], out[:, self.size : 2 * self.size]
+        drawn = (mean + np.exp(log_std) * noise).astype(self._dtype)
+        # Of the number that is stored, not of the noise: in float32 the two differ a little.
+        away = (drawn - mean) * np.exp(-log_std)
+        log_prob = (-0.5 * away * away - log_std).sum(1) - np.float32(0.5 * LOG_2PI * self.size)
+        return drawn.reshape(len(out), *self._low.shape), log_prob.astype(np.float32)
+
+    def best(self, out: Array) -> Array:
+        return out[:, : self.size].astype(self._dtype).reshape(len(out), *self._low.shape)
+
+    def for_env(self, actions: Array) -> Array:
+        return np.clip(actions, self._low, self._high)
+
+    def log_prob(self, out: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = out[:, : self.size], out[:, self.size : 2 * self.size]
+        away = (actions.reshape(len(out), -1).float() - mean) * torch.exp(-log_std)
+        log_prob = (-0.5 * away.square() - log_std).sum(1) - 0.5 * LOG_2PI * self.size
+        return log_prob, (log_std + 0.5 * (1 + LOG_2PI)).sum(1)
+
+
+def actions_of(space: Space) -> Choices | Gaussian:
+    """The distribution for an action space."""
+    shape = tuple(space.shape or ())
+    if isinstance(space, spaces.Discrete):
+        return Choices([int(space.n)], np.array([space.start]), (), space.dtype)
+    if isinstance(space, spaces.MultiDiscrete):
+        return Choices(space.nvec.reshape(-1).tolist(), np.asarray(space.start), shape, space.dtype)
+    if isinstance(space, spaces.MultiBinary):
+        size = int(np.prod(shape, dtype=np.int64))
+        return Choices([2] * size, np.zeros(size), shape, space.dtype)
+    if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f":
+        return Gaussian(space)
+    raise ConfigError(
+        f"ppo acts in Discrete, MultiDiscrete, MultiBinary and Box spaces of floats; this env has {space}. "
+        "Wrap the env so that its actions are one of them."
+    )
+
+
 def first_forbidden(mask: Array, spans: Sequence[tuple[int, int]]) -> tuple[int, str] | None:
-    """The first row that may take no action at all, and what is wrong with it. Of stacked masks the newest counts."""
+    """The first row that allows no action, and what is wrong with it. Of stacked masks the newest counts."""
     newest = mask.reshape(len(mask), -1)[:, -spans[-1][1] :]
     for first, end in spans:
         allowed = newest[:, first:end].any(1)
@@ -105,5 +228,55 @@ def first_forbidden(mask: Array, spans: Sequence[tuple[int, int]]) -> tuple[int,
     return None
 
 
-def _nothing() -> None:
-    """The network is bound to the weights themselves."""
+class LaneNoise:
+    """`width` numbers per draw, uniform in 0..1 or normal; draw i of a lane depends on the seed, the lane and i alone.
+
+    `drawn` counts the draws of each lane and is the whole state; `go_to` restores it.
+    """
+
+    def __init__(self, seed: int, num_lanes: int, width: int, *, is_normal: bool, first_lane: int = 0) -> None:
+        self.drawn = np.zeros(num_lanes, np.int64)
+        self._seed, self._is_normal, self._first_lane = seed, is_normal, first_lane
+        self._blocks = np.zeros((num_lanes, BLOCK, width), np.float32)
+        self._made = np.full(num_lanes, -1, np.int64)  # which block each lane has
+        self._even: int | None = 0  # the draws of every lane, if all have as many
+
+    def go_to(self, drawn: Array) -> None:
+        """Continues after so many draws of each lane."""
+        self.drawn[...] = drawn
+        self._even = int(drawn[0]) if (drawn == drawn[0]).all() else None
+        self._made[...] = -1
+
+    def draw(self, lanes: Array) -> Array:
+        """[k, width] for these lanes, all different."""
+        if self._even is None or len(lanes) != len(self.drawn):
+            return self._draw_unevenly(lanes)
+        block, index = divmod(self._even, BLOCK)
+        if index == 0 or self._made[0] != block:
+            for lane in range(len(self.drawn)):
+                self._make(lane, block)
+        self._even += 1
+        self.drawn += 1
+        drawn: Array = self._blocks[lanes, index]
+        return drawn
+
+    def _draw_unevenly(self, lanes: Array) -> Array:
+        self._even = None
+        count = self.drawn[lanes]
+        block, index = np.divmod(count, BLOCK)
+        for i in np.flatnonzero(block != self._made[lanes]).tolist():
+            self._make(int(lanes[i]), int(block[i]))
+        self.drawn[lanes] = count + 1
+        drawn: Array = self._blocks[lanes, index]
+        return drawn
+
+    def _make(self, lane: int, block: int) -> None:
+        seed = np.random.SeedSequence([self._seed, lane + self._first_lane, block])
+        generator = np.random.Generator(np.random.PCG64(seed))
+        rows = self._blocks[lane]
+        if self._is_normal:
+            generator.standard_normal(rows.shape, np.float32, out=rows)
+        else:
+            generator.random(rows.shape, np.float32, out=rows)
+            rows *= BELOW_ONE
+        self._made[lane] = block

@@ -1,2 +1,2 @@
-"""The mathematics: pure functions of parameters and a batch, with no process, lock, file or chance in them.
-Takes networks from nets and batches from memory; gives losses, priorities and metrics to the learners, values to actors."""
+"""The algorithms, one file each: settings, network, policy, memory, pace and losses. Losses are pure functions: all randomness is an input.
+Takes networks from nets and batches from memory; gives losses, priorities and metrics to the learners, policies to actors."""

@@ -1,4 +1,4 @@
-"""What all algorithms share: the defaults of an algorithm's class, and what value methods compute with."""
+"""What all algorithms share: the defaults of an algorithm's class."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from freewheel.config import Config
-from freewheel.contracts import Batch, ColumnSpec, Draws, Forward, Lookahead, Loss, ParamGroup, Seed, Spaces
+from freewheel.contracts import ColumnSpec, Lookahead, Loss, ParamGroup, Seed, Spaces
 
-Params = Any  # whatever `forward` takes: views of a vector by name, or a network whose tensors are such views
+Params = Any  # what `forward` takes: views of a vector by name, or a network whose tensors are such views
 
 
 class Outcome(NamedTuple):
-    """What an update tells beside its loss, one line per row: priorities [B] >= 0, action values [B, A], TD errors [B]."""
+    """What an update reports beside its loss, per row: priorities [B] >= 0, action values [B, A], TD errors [B]. Without gradients."""
 
     priorities: Tensor
     q: Tensor
@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
         return cls(*(torch.cat(parts) for parts in zip(*updates, strict=True)))
 
     def metrics(self) -> dict[str, float]:
-        """For the log; made when they are asked for, since most updates are not logged."""
+        """For the log; computed on demand, since most updates are not logged."""
         q, td = self.q, self.td
         return {
             "q_mean": q.mean().item(),
@@ -41,10 +41,10 @@ class Outcome(NamedTuple):
 
 
 class Defaults:
-    """An algorithm, bound to the settings and spaces of one policy. Subclasses say what differs.
+    """An algorithm, bound to the settings and spaces of one policy. Subclasses define the rest.
 
-    `defaults` are settings that its name means, by dotted name. `preset_sections` of presets hold for it beside its own. An algorithm
-    that `is_lockstep` learns from what its newest policy did: actors wait while it learns.
+    `defaults` are its default settings by dotted name. It takes `preset_sections` of presets beside its own. If it `is_lockstep`,
+    it learns only from rows of its newest policy: actors wait while it learns.
     """
 
     name: ClassVar[str]
@@ -54,10 +54,10 @@ class Defaults:
     ranges: ClassVar[Mapping[str, tuple[float | None, float | None]]] = {}
     is_lockstep: ClassVar[bool] = False
     dials: ClassVar[Sequence[str]] = ("lr",)  # numbers that may change while it runs
-    can_sample: ClassVar[bool] = False  # has a policy to draw actions from
-    takes_loss: ClassVar[bool] = False  # a loss of the user's may take the place of its own
+    can_sample: ClassVar[bool] = False  # has a stochastic policy
+    takes_loss: ClassVar[bool] = False  # the user may give a loss that replaces its own
     needs_bootstraps: ClassVar[bool] = False
-    uses_mask: ClassVar[bool] = False  # of allowed actions
+    uses_mask: ClassVar[bool] = False  # reads the mask of allowed actions
     shares_cores: ClassVar[bool] = False  # its learner computes while all actors act
     outcome: ClassVar[Any] = Outcome
     extra: Mapping[str, ColumnSpec] = {}  # columns that its policy adds to a row
@@ -81,7 +81,7 @@ class Defaults:
 
     @classmethod
     def unused_here(cls, spaces: Spaces, has_loss: bool) -> dict[str, str]:
-        """Settings without effect, as only the env or the arguments tell, each with the reason."""
+        """Settings without effect in this env or with these arguments, each with the reason."""
         return {}
 
     def draws(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -97,10 +97,10 @@ class Defaults:
         return {}
 
     def observe(self, rows: Any, learner: Any) -> None:
-        """After a lesson: statistics that normalise."""
+        """Updates the statistics that normalise, after a lesson."""
 
     def stats(self) -> dict[str, Tensor]:
-        """Statistics that belong in a checkpoint, over their own memory."""
+        """Statistics for a checkpoint, over their own memory."""
         return {}
 
     def metrics(self) -> dict[str, float]:
@@ -108,32 +108,7 @@ class Defaults:
 
 
 def seeded(seed: int, build: Callable[[], nn.Module]) -> nn.Module:
-    """A network with its first weights, the same in every process."""
+    """A network with its initial weights, the same in every process."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build()
-
-
-def chosen(values: Tensor, actions: Tensor) -> Tensor:
-    """values [B, A, ...] of the action that each row took: [B, ...]."""
-    index = actions.long().reshape(-1, *[1] * (values.ndim - 1)).expand(-1, 1, *values.shape[2:])
-    return values.gather(1, index).squeeze(1)
-
-
-def look_later(forward: Forward, target: Params, batch: Batch, draws: Draws) -> dict[str, Tensor]:
-    """What the target network gives for the next states."""
-    return {"later": forward(target, batch["next_obs"], draws.get("target_noise"), None)}
-
-
-def look_ahead(
-    forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws, double: bool
-) -> tuple[Tensor, Tensor]:
-    """What the target network gives for the next states, and what the best action is chosen by: with double the online network."""
-    later = (batch if "later" in batch else look_later(forward, target, batch, draws))["later"]
-    if not double:
-        return later, later
-    return later, forward(params, batch["next_obs"], draws.get("choose_noise"), None)
-
-
-def outcome(priorities: Tensor, q: Tensor, td: Tensor) -> Outcome:
-    return Outcome(priorities.detach(), q.detach(), td.detach())

@@ -33,28 +33,28 @@ class ReplaySettings(Config):
 
 
 class FromReplay:
-    """What an algorithm has that learns from a replay at a ratio. `config.replay` and `config.learner` say how."""
+    """The memory and pace of an algorithm that learns from a replay at a ratio. `section` of its settings has gamma and n_step."""
 
     config: Any
     draws: Draws
     extra: Any
     first_action = 0
     rows_are = "replay"
+    section = "q"
 
     @property
     def batch_rows(self) -> int:
-        """Rows of one update."""
         return int(self.config.learner.batch_size)
 
     def num_updates(self, steps: int) -> float:
-        """That so many steps make due."""
+        """How many updates so many steps make due."""
         return float(steps * self.config.learner.ratio / self.config.learner.batch_size)
 
     def lane_rows(self, num_lanes: int, is_local: bool) -> int:
         return int(self.config.replay.rows // num_lanes)
 
     def refuse_memory(self, spec: RowSpec, num_lanes: int) -> None:
-        """Refuses a replay that this machine cannot hold, with the number of rows that it can."""
+        """Refuses a replay that does not fit in this machine's memory, and says how many rows do."""
         rows = self.config.replay.rows
         needed = forecast_bytes(spec, num_lanes, rows // num_lanes)
         allowed, source = allowed_bytes()
@@ -70,7 +70,7 @@ class FromReplay:
     def updates_together(self) -> int:
         """Updates that are drawn and made at once, as one graph if they are compiled.
 
-        In sequential nothing is compiled unless it is asked for: a run is repeatable only if it always takes the same way.
+        Sequential runs compile only on request: a run is repeatable only if its updates always have the same form.
         """
         config, learner, warmup = self.config, self.config.learner, self.config.replay.warmup_rows
         if learner.compile == "off" or (
@@ -92,9 +92,9 @@ class FromReplay:
         return most
 
     def memory(self, lanes: Lanes, seed: Callable[[str], int], prefetch: int = 0) -> ReplayMemory:
-        """Draws for all updates of a call at once, where the warm-up has so many rows; at least for those of one graph.
+        """Draws for all updates of a call at once if the warm-up has that many rows, else for those of one graph.
 
-        Each draw may wake a thread and a process, which costs as much as some small updates.
+        Each draw may wake a thread and a process, which costs as much as a few small updates.
         """
         config, learner, together = self.config, self.config.learner, self.updates_together()
         most = config.replay.warmup_rows // learner.batch_size
@@ -130,7 +130,7 @@ class FromReplay:
         return RatioPace(counts, ratio, slack, is_free=local.free or not is_local, dials=dials)
 
     def publish_every(self) -> tuple[int, float]:
-        """Updates and seconds between two versions of the weights for the actors."""
+        """Updates and seconds between two published versions of the weights."""
         return self.config.local.publish_every_updates, self.config.local.publish_every_s
 
     def target_rule(self) -> TargetRule:
@@ -138,11 +138,11 @@ class FromReplay:
 
     @property
     def gamma(self) -> float:
-        return float(self.config.q.gamma)
+        return float(getattr(self.config, self.section).gamma)
 
     @property
     def n_step(self) -> int:
-        return int(self.config.q.n_step)
+        return int(getattr(self.config, self.section).n_step)
 
 
 def check_replay(config: Any, n_step: int) -> None:
@@ -159,7 +159,7 @@ def check_replay(config: Any, n_step: int) -> None:
         )
     if replay.warmup_rows > replay.rows:
         raise ConfigError(
-            f"replay.warmup_rows={replay.warmup_rows} exceeds replay.rows={replay.rows}: the replay would never be warm. "
+            f"replay.warmup_rows={replay.warmup_rows} exceeds replay.rows={replay.rows}: the warm-up would never end. "
             "Lower the first or raise the second."
         )
     needed = n_step + config.world.stack

@@ -28,61 +28,43 @@ class RolloutSettings(Config):
 
 
 class FromRollouts:
-    """What an algorithm has that learns from each rollout in `epochs` of `minibatches`, then throws it away.
+    """The memory and pace of an algorithm that learns from each rollout in `epochs` of `minibatches`, then drops it.
 
-    `columns` names what its `prepare` gives beside obs and action. Rollouts may be `max_lag` older than the newest policy where
-    rows are corrected for it.
+    `columns` names what its `prepare` gives beside obs and action. Actors may be `max_lag` rollouts ahead of the learner.
     """
 
     needs_bootstraps = True
     rows_are = "rollout"
     columns: Sequence[str] = ()
-    revalues = False  # the learner values all observations by its own weights
+    revalues = False  # the learner computes the values of all observations by its own weights
+    epochs, minibatches, max_lag, target_kl = 1, 1, 0, 0.0
     config: Any
     spaces: Spaces
 
-    @property
-    def epochs(self) -> int:
-        return 1
-
-    @property
-    def minibatches(self) -> int:
-        return 1
-
-    @property
-    def max_lag(self) -> int:
-        """Rollouts that actors may be ahead."""
-        return 0
-
     def finish(self, minibatch: dict[str, Any]) -> dict[str, Any]:
-        """A minibatch before it is split any further."""
+        """Changes a minibatch before it is split any further."""
         return minibatch
 
     @property
-    def target_kl(self) -> float:
-        return 0.0
-
-    @property
     def num_rows(self) -> int:
-        """Of a rollout, over all lanes."""
+        """Rows of a rollout, over all lanes."""
         return int(self.config.rollout.rows * self.spaces.num_lanes)
 
     @property
     def batch_rows(self) -> int:
-        """Rows of one update."""
         return self.num_rows // self.minibatches
 
     def num_updates(self, steps: int) -> float:
-        """That so many steps make due."""
+        """How many updates so many steps make due."""
         return steps / self.num_rows * self.epochs * self.minibatches
 
     def lane_rows(self, num_lanes: int, is_local: bool) -> int:
-        """Rows for what is collected before it is learned from: a rollout, and in local so many ahead of it."""
-        ahead = self.max_lag if is_local else 0
-        return lane_rows(self.config.rollout.rows * (1 + ahead), num_lanes, self.config.world.stack)
+        """Room for a rollout, and in local runs for `max_lag` more that are collected meanwhile."""
+        lag = self.max_lag if is_local else 0
+        return lane_rows(self.config.rollout.rows * (1 + lag), num_lanes, self.config.world.stack)
 
     def refuse_memory(self, spec: RowSpec, num_lanes: int) -> None:
-        """Refuses lanes that this machine cannot hold, twice: the rows of a rollout are gathered once, and again for those that are kept."""
+        """Refuses lanes that do not fit in this machine's memory: they count twice, since each rollout is copied, plus reused rollouts."""
         rollout = self.config.rollout
         kept = rollout.reuse * forecast_bytes(spec, num_lanes, rollout.rows)
         needed = 2 * forecast_bytes(spec, num_lanes, self.lane_rows(num_lanes, is_local=True)) + kept
@@ -96,8 +78,8 @@ class FromRollouts:
     def updates_together(self) -> int:
         """Updates that are made at once, as one graph if they are compiled. Rollouts of varying length stay eager."""
         learner = self.config.learner
-        is_open = learner.compile == "auto" and self.config.runtime == "local" and learner.workers < 2
-        if self.config.rollout.collect == "episodes" or not (learner.compile == "on" or is_open):
+        may_compile = learner.compile == "auto" and self.config.runtime == "local" and learner.workers < 2
+        if self.config.rollout.collect == "episodes" or not (learner.compile == "on" or may_compile):
             return 1
         return unrolled(self.minibatches)
 
@@ -131,7 +113,7 @@ class FromRollouts:
         return RolloutPace(counts, rows, num_lanes, lag, rows // self.minibatches, is_lockstep=not is_local)
 
     def publish_every(self) -> tuple[int, float]:
-        """After each rollout."""
+        """Publishes after each rollout."""
         return 1, 0.0
 
 
@@ -149,13 +131,13 @@ def check_rollouts(config: Any, minibatches: int) -> None:
         )
     if config.rollout.collect == "episodes" and config.learner.compile == "on":
         raise ConfigError(
-            "rollout.collect=episodes gives rollouts of any length, and learner.compile=on makes updates of one length. "
+            "rollout.collect=episodes gives rollouts of any length, but learner.compile=on needs batches of one size. "
             "Set learner.compile to auto or off, or rollout.collect to rows."
         )
     if config.net.norm.startswith("batch"):
         raise ConfigError(
-            f"net.norm={config.net.norm} would make a policy depend on which rows are looked at together, and {config.algo} compares it with itself. "
-            "Set net.norm to layer or none."
+            f"net.norm={config.net.norm} makes the policy depend on which rows are in a batch, but {config.algo} compares the policy "
+            "of one row in different batches. Set net.norm to layer or none."
         )
     if config.net.complete:
         raise ConfigError(
@@ -163,16 +145,16 @@ def check_rollouts(config: Any, minibatches: int) -> None:
         )
 
 
-# What a learner from a replay has and one from rollouts has not.
+# Settings that only learning from a replay uses.
 NOT_LEARNER = ("batch_size", "ratio", "updates_per_call", "target_every_updates", "tau")
 NOT_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s", "ahead")
 
 
 def unused_rollouts(config: Any) -> dict[str, str]:
     algo = config.algo
-    found = dict.fromkeys((f"learner.{name}" for name in NOT_LEARNER), f"algo={algo} has no use for it")
-    found["net.complete"] = f"algo={algo} has no use for it"
+    found = dict.fromkeys((f"learner.{name}" for name in NOT_LEARNER), f"algo={algo} does not use it")
+    found["net.complete"] = f"algo={algo} does not use it"
     found["checkpoint.replay"] = f"algo={algo} has no replay"
     found |= dict.fromkeys((f"local.{name}" for name in NOT_LOCAL), f"algo={algo} publishes after each rollout")
-    found |= dict.fromkeys(("local.free", "local.slack_steps"), f"algo={algo} goes by rollout.max_lag")
+    found |= dict.fromkeys(("local.free", "local.slack_steps"), f"algo={algo} uses rollout.max_lag instead")
     return found

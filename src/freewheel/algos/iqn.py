@@ -1,60 +1,16 @@
-"""IQN: quantiles of the return at whichever fractions the network is asked for."""
+"""IQN: quantiles of the return at any fractions that the network is given."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from freewheel.algos.algo import Outcome, Params
-from freewheel.algos.qrdqn import best_of, goal_of, loss_of, q_values
-from freewheel.algos.value_based import ValueBased
+from freewheel.algos.value_based import ValueBased, quantile_goal, quantile_loss
 from freewheel.contracts import Batch, Draws, Forward, Lookahead, Seed, Spaces
-from freewheel.nets.heads import midpoints
-
-
-def loss(
-    forward: Forward,
-    params: Params,
-    target: Params,
-    batch: Batch,
-    draws: Draws,
-    *,
-    double: bool,
-    huber: float,
-    num_choose: int,
-    first_action: int = 0,
-) -> tuple[Tensor, Outcome]:
-    """`taus` and `target_taus` of the draws are the fractions of the online and the target quantiles.
-
-    The best action is chosen by `num_choose` quantiles at evenly spread fractions, as the greedy policy does: equal for all rows,
-    so that the network works out their part once and not for every row.
-    """
-    with torch.no_grad():
-        seen = batch
-        if "later" not in batch:
-            seen = look_later(forward, target, batch, draws, double=double, num_choose=num_choose)
-        best = seen["best"] if not double else _best(forward, params, batch, draws.get("choose_noise"), num_choose)
-        goal = goal_of(batch, seen["later"], best)
-    taus = draws["taus"]
-    return loss_of(forward(params, batch["obs"], draws.get("noise"), taus), goal, taus, batch, huber, first_action)
-
-
-def look_later(
-    forward: Forward, target: Params, batch: Batch, draws: Draws, *, double: bool, num_choose: int
-) -> dict[str, Tensor]:
-    """The quantiles of the next states and, where the target network chooses too, the best action."""
-    noise = draws.get("target_noise")
-    found = {"later": forward(target, batch["next_obs"], noise, draws["target_taus"])}
-    return found if double else found | {"best": _best(forward, target, batch, noise, num_choose)}
-
-
-def _best(forward: Forward, by: Params, batch: Batch, noise: Tensor | None, num_choose: int) -> Tensor:
-    next_obs = batch["next_obs"]
-    device = next(iter(next_obs.values())).device if isinstance(next_obs, dict) else next_obs.device
-    return best_of(forward(by, next_obs, noise, midpoints(num_choose, device).unsqueeze(0)))
+from freewheel.nets.value_net import midpoints
 
 
 class Algorithm(ValueBased):
@@ -69,17 +25,38 @@ class Algorithm(ValueBased):
     def loss(
         self, forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws
     ) -> tuple[Tensor, Outcome]:
+        """`taus` and `target_taus` of the draws are the fractions of the online and the target quantiles."""
         q = self.config.q
-        given = {"double": q.double, "huber": q.huber, "num_choose": q.num_act_taus, "first_action": self.first_action}
-        return loss(forward, params, target, batch, draws, **given)
+        with torch.no_grad():
+            found = batch if "next_out" in batch else self.look_ahead(forward, target, batch, draws)
+            best = self._best(forward, params, batch, draws.get("choose_noise")) if q.double else found["best"]
+            goal = quantile_goal(batch, found["next_out"], best)
+        taus = draws["taus"]
+        out = forward(params, batch["obs"], draws.get("noise"), taus)
+        return quantile_loss(out, goal, taus, batch, q.huber, self.first_action)
 
     def q_values(self, out: Tensor) -> Tensor:
-        return q_values(out)
+        """The mean over the quantiles: [B, A, N] to [B, A]."""
+        return out.mean(-1)
 
     def make_lookahead(self) -> Lookahead:
-        q = self.config.q
-        names = ("later",) if q.double else ("later", "best")
-        return Lookahead(names, partial(look_later, double=q.double, num_choose=q.num_act_taus))
+        return Lookahead(("next_out",) if self.config.q.double else ("next_out", "best"), self.look_ahead)
+
+    def look_ahead(self, forward: Forward, target: Params, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """The quantiles of the next states and, where the target network chooses too, the best action."""
+        noise = draws.get("target_noise")
+        found = {"next_out": forward(target, batch["next_obs"], noise, draws["target_taus"])}
+        return found if self.config.q.double else found | {"best": self._best(forward, target, batch, noise)}
+
+    def _best(self, forward: Forward, params: Params, batch: Batch, noise: Tensor | None) -> Tensor:
+        """The best next action, by quantiles at evenly spread fractions, as the greedy policy chooses it.
+
+        The fractions are the same for all rows, so that the network embeds them once and not for every row.
+        """
+        next_obs = batch["next_obs"]
+        device = next(iter(next_obs.values())).device if isinstance(next_obs, dict) else next_obs.device
+        taus = midpoints(self.config.q.num_act_taus, device).unsqueeze(0)
+        return self.q_values(forward(params, next_obs, noise, taus)).argmax(1)
 
     def draws(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
         q, drawn = self.config.q, super().draws(rows, generator)

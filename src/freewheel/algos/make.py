@@ -1,4 +1,4 @@
-"""An algorithm from settings and spaces, with the seeds of its streams of chance."""
+"""Builds an algorithm from settings and spaces, with the seeds of its random streams."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from freewheel.contracts import Spaces
 
 
 def seed_of(config: Config, stream: str) -> int:
-    """Each stream of chance has a seed of its own, all of them from the run's seed."""
+    """The seed of one random stream, derived from the run's seed and the name of the stream."""
     mixed = np.random.SeedSequence([config.seed, *stream.encode()]).generate_state(1, np.uint64)
     return int(mixed[0]) >> 1
 
 
 def stream_seed(config: Config, policy: str, stream: str) -> int:
-    """Of a policy's stream: named by the policy where there are several."""
+    """The seed of a policy's stream, whose name begins with the policy's where there are several."""
     return seed_of(config, f"{policy}.{stream}" if policy else stream)
 
 
 def make_algo(config: Any, spaces: Spaces, policy: str = "", body: Any = None, loss: Any = None) -> Any:
-    """With its network, whose first weights are the same in every process."""
+    """With its network, whose initial weights are the same in every process."""
     return find_algo(config.algo)(config, spaces, partial(stream_seed, config, policy), body, loss)

@@ -1,4 +1,4 @@
-"""PPO: make good actions likelier, but no further from the policy that took them than the clip allows."""
+"""PPO: make good actions more likely, but no further from the policy that took them than the clip allows."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from freewheel.actors.sample_policy import SamplePolicy
+from freewheel.actors.sample_policy import Gaussian, SamplePolicy, actions_of
 from freewheel.algos.algo import Defaults, Params, seeded
 from freewheel.algos.from_rollouts import FromRollouts, RolloutSettings, check_rollouts, unused_rollouts
-from freewheel.algos.gae import advantages, explained
 from freewheel.algos.running_stats import RewardScale, Running
 from freewheel.contracts import Array, Batch, Draws, Forward, Hyper, Loss, ParamGroup, Seed, Spaces
 from freewheel.memory.dials import Dials
-from freewheel.memory.nested import as_tensors, mapped
 from freewheel.memory.rollout import Collected
-from freewheel.nets.actor_critic import ActorCritic, build_actor_critic, mask_field
-from freewheel.nets.distributions import Actions, Gaussian, actions_of
-from freewheel.nets.fast_mlp import fast_forward
+from freewheel.nets.actor_critic import ActorCritic, build_actor_critic, fast_forward, mask_field
+from freewheel.spec import as_observation
 
-# What an update tells beside its loss, in this order.
+# What an update reports beside its loss, in this order.
 METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 KL = METRICS.index("approx_kl")
 STD_EPS = 1e-8
@@ -31,49 +28,49 @@ STD_EPS = 1e-8
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """PPO's switches."""
+    """Settings of PPO alone."""
 
     gamma: float = 0.99
     """Discount per step."""
 
     gae_lambda: float = 0.95
-    """How far advantages look ahead before they trust the value: 0 one step, 1 to the end of the episode."""
+    """Lambda of the advantages (GAE): 0 trusts the value after one step, 1 sums rewards to the end of the episode."""
 
     clip: float = 0.2
-    """How far the chance of an action may move from what it was when the row was collected, as a share of it."""
+    """How far an action's probability may move from that of the policy which collected the row, as a share of it."""
 
     clip_schedule: Literal["constant", "linear"] = "constant"
-    """Course of clip over the run; linear falls to 0."""
+    """Schedule of clip over the run; linear falls to 0."""
 
     value_clip: float = 0.0
-    """How far a value may move from what it was when the row was collected; 0 sets no bound."""
+    """How far a value may move from that of the policy which collected the row; 0 sets no bound."""
 
     value_weight: float = 0.5
     """Weight of the values' squared error in the loss."""
 
     entropy_weight: float = 0.01
-    """Weight of the policy's entropy in the loss: more keeps it trying for longer."""
+    """Weight of the policy's entropy in the loss: more keeps it exploring for longer."""
 
     epochs: int = 4
-    """Times that each rollout is learned from."""
+    """Passes over each rollout."""
 
     minibatches: int = 4
     """Updates per epoch, each with an equal part of the rollout's rows."""
 
     normalize_advantage: bool = True
-    """Bring the advantages of each minibatch to mean 0 and deviation 1."""
+    """Normalise the advantages of each minibatch to mean 0 and standard deviation 1."""
 
     target_kl: float = 0.0
-    """Leave the other epochs out once the policy has moved this far (approximate KL); 0 never does."""
+    """Skip the remaining epochs once the policy has moved this far (approximate KL); 0 never does."""
 
     normalize_obs: bool = False
-    """Bring observations to mean 0 and deviation 1 by running statistics, bounded at 10."""
+    """Normalise observations to mean 0 and standard deviation 1 by running statistics, bounded at 10."""
 
     normalize_reward: bool = False
-    """Divide rewards by the running deviation of the discounted returns, bounded at 10."""
+    """Divide rewards by the running standard deviation of the discounted returns, bounded at 10."""
 
     log_std: float = 0.0
-    """Box actions: logarithm of the deviation that exploration begins with."""
+    """Box actions: log standard deviation at the start."""
 
 
 @dataclass(frozen=True)
@@ -98,52 +95,12 @@ class Outcome(NamedTuple):
 
     @property
     def divergence(self) -> Tensor:
-        """How far each update's policy is from the one that acted."""
+        """How far each update's policy is from the one that acted (approximate KL)."""
         return self.means.reshape(-1, len(METRICS))[:, KL]
 
     def metrics(self) -> dict[str, float]:
         each = self.means.reshape(-1, len(METRICS)).mean(0).tolist()
         return dict(zip(METRICS, each, strict=True))
-
-
-@dataclass(frozen=True)
-class PPOLoss:
-    """The loss of one minibatch, with the switches of a run."""
-
-    config: PPOConfig
-    actions: Actions
-
-    def __call__(self, out: Tensor, batch: Mapping[str, Any], clip: Tensor) -> tuple[Tensor, Tensor]:
-        """`out` [B, outputs + 1] is what the network gives for the rows' observations, the value last.
-
-        `batch` has action, log_prob and value as they were when the rows were collected, advantage and goal (the return that
-        the value should have said). Gives the loss and METRICS.
-        """
-        config = self.config
-        log_prob, entropy = self.actions.log_prob(out[:, :-1], batch["action"])
-        advantage: Tensor = batch["advantage"]
-        moved = log_prob - batch["log_prob"]
-        ratio = moved.exp()
-        bounded = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
-        policy_loss = -torch.minimum(advantage * ratio, advantage * bounded).mean()
-        value_loss = self._value_loss(out[:, -1], batch)
-        spread = entropy.mean()
-        loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * spread
-        with torch.no_grad():
-            # (r - 1) - log r: never negative, and of little variance where r is near 1.
-            kl = ((ratio - 1) - moved).mean()
-            clipped = ((ratio - 1).abs() > clip).float().mean()
-            means = torch.stack([policy_loss.detach(), value_loss.detach(), spread.detach(), kl, clipped])
-        return loss, means
-
-    def _value_loss(self, value: Tensor, batch: Mapping[str, Any]) -> Tensor:
-        goal: Tensor = batch["goal"]
-        error = (value - goal).square()
-        bound = self.config.value_clip
-        if bound > 0:
-            near = batch["value"] + (value - batch["value"]).clamp(-bound, bound)
-            error = torch.maximum(error, (near - goal).square())
-        return error.mean()
 
 
 class Algorithm(FromRollouts, Defaults):
@@ -169,11 +126,11 @@ class Algorithm(FromRollouts, Defaults):
         self.net: ActorCritic = seeded(seed("net"), lambda: self._build(body))  # type: ignore[assignment]
         self.groups = (ParamGroup("all", clip_norm=config.learner.clip_norm),)
         self.losses = (Loss(self.loss),)
+        self.epochs, self.minibatches, self.target_kl = config.ppo.epochs, config.ppo.minibatches, config.ppo.target_kl
         self.columns = ("log_prob", "advantage", "goal", *(("value",) if config.ppo.value_clip > 0 else ()))
-        self._loss = PPOLoss(config.ppo, self.actions)
         self.obs_stats = Running(len(self.net.norm.mean)) if self.net.norm is not None else None
         has_scale = config.ppo.normalize_reward
-        self.reward_scale = RewardScale(spaces.num_lanes, config.ppo.gamma) if has_scale else None
+        self.reward_scale = RewardScale(spaces.num_lanes) if has_scale else None
         self._explained = 0.0
 
     def _build(self, body: Any) -> nn.Module:
@@ -198,17 +155,43 @@ class Algorithm(FromRollouts, Defaults):
     def loss(
         self, forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws, hyper: Hyper
     ) -> tuple[Tensor, Outcome]:
-        loss, means = self._loss(forward(params, batch["obs"]), batch, hyper["clip"])
+        """`log_prob` and `value` of the batch are from when the row was collected; `goal` is the return that the value should predict."""
+        config, clip, advantage = self.config.ppo, hyper["clip"], batch["advantage"]
+        out = forward(params, batch["obs"])
+        log_prob, entropies = self.actions.log_prob(out[:, :-1], batch["action"])
+        moved = log_prob - batch["log_prob"]
+        ratio = moved.exp()
+        bounded = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
+        policy_loss = -torch.minimum(advantage * ratio, advantage * bounded).mean()
+        value_loss = self._value_loss(out[:, -1], batch)
+        entropy = entropies.mean()
+        loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
+        with torch.no_grad():
+            # (r - 1) - log r: never negative, and of low variance where r is near 1.
+            kl = ((ratio - 1) - moved).mean()
+            clipped = ((ratio - 1).abs() > clip).float().mean()
+            means = torch.stack([policy_loss.detach(), value_loss.detach(), entropy.detach(), kl, clipped])
         return loss, Outcome(means)
+
+    def _value_loss(self, value: Tensor, batch: Batch) -> Tensor:
+        goal: Tensor = batch["goal"]
+        error = (value - goal).square()
+        bound = self.config.ppo.value_clip
+        if bound > 0:
+            near = batch["value"] + (value - batch["value"]).clamp(-bound, bound)
+            error = torch.maximum(error, (near - goal).square())
+        return error.mean()
 
     def hyper(self, share_done: float) -> dict[str, float]:
         ppo = self.config.ppo
         return {"clip": ppo.clip * (1 - share_done if ppo.clip_schedule == "linear" else 1.0)}
 
     def prepare(self, rows: Collected, learner: Any, is_new: bool) -> dict[str, Any]:
-        """All that the minibatches are cut from, one line per kept row."""
+        """The columns of the minibatches, one line per kept row."""
         if self.reward_scale is not None and is_new:
-            rows.reward = self.reward_scale(rows)
+            before = self.reward_scale.gathered
+            gathered = running_returns(rows.reward, rows.follows, self.config.ppo.gamma, before)
+            rows.reward = self.reward_scale(rows, gathered)
         if len(rows.final_at[0]):
             rows.next_value[rows.final_at] = self.outputs(learner, rows.final_obs)[:, -1].numpy()
         value, log_prob, goal, advantage = self.estimate(rows, learner)
@@ -216,11 +199,11 @@ class Algorithm(FromRollouts, Defaults):
         columns = {"log_prob": log_prob, "advantage": advantage, "goal": goal}
         if self.config.ppo.value_clip > 0:
             columns["value"] = value
-        made: dict[str, Any] = {"obs": as_tensors(rows.obs), "action": torch.from_numpy(rows.action)}
+        made = {"obs": _observation(rows.obs), "action": torch.from_numpy(rows.action)}
         return made | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
 
     def estimate(self, rows: Collected, learner: Any) -> tuple[Array, Array, Array, Array]:
-        """Values, log-chances, goals and advantages of the kept rows."""
+        """Values, log-probabilities, goals and advantages of the kept rows."""
         ppo = self.config.ppo
         advantage = advantages(
             rows.reward, rows.value, rows.next_value, rows.terminated, rows.goes_on, ppo.gamma, ppo.gae_lambda
@@ -229,20 +212,19 @@ class Algorithm(FromRollouts, Defaults):
         return value, rows.columns["log_prob"], value + advantage, advantage
 
     def finish(self, minibatch: dict[str, Any]) -> dict[str, Any]:
-        """Advantages are normalised over the whole minibatch, before it is split among workers or into parts."""
+        """Normalises advantages over the whole minibatch, before it is split among workers or into parts."""
         if self.config.ppo.normalize_advantage:
             x = minibatch["advantage"]
             minibatch["advantage"] = (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + STD_EPS)
         return minibatch
 
     def observe(self, rows: Collected, learner: Any) -> None:
-        """Statistics move after the updates: while a rollout is learned from they are those that it was collected with."""
+        """Updates the statistics after the lesson, so that a rollout is learned from with the statistics it was collected with."""
         net = learner.update.passes.net
         if net.norm is None or self.obs_stats is None:
             return
         with torch.no_grad():
-            vector = net.raw(as_tensors(rows.obs))
-            self.obs_stats.add(vector)
+            self.obs_stats.add(net.raw(_observation(rows.obs)))
             net.norm.mean.copy_(self.obs_stats.mean)
             net.norm.var.copy_(self.obs_stats.var)
 
@@ -258,28 +240,13 @@ class Algorithm(FromRollouts, Defaults):
         return {"explained_variance": self._explained}
 
     def outputs(self, learner: Any, obs: Mapping[str, Array]) -> Tensor:
-        """Of the weights as they are, for rows of any number: a minibatch at a time, which is what fits in memory."""
+        """Of the current weights, a minibatch at a time: that fits in memory."""
         net, most, count = learner.update.passes.eval_net, self.batch_rows, len(next(iter(obs.values())))
-        fast = fast_forward(net)
-        if fast is not None:
-            pieces = [{name: rows[i : i + most] for name, rows in obs.items()} for i in range(0, count, most)]
+        pieces = [{name: rows[i : i + most] for name, rows in obs.items()} for i in range(0, count, most)]
+        if (fast := fast_forward(net)) is not None:
             return torch.from_numpy(np.concatenate([fast(piece) for piece in pieces]))
-        rows, device = as_tensors(obs), learner.update.device
         with torch.inference_mode():
-            parts = [net(_cut(rows, i, i + most, device)) for i in range(0, count, most)]
-        return torch.cat(parts).cpu()
-
-    @property
-    def epochs(self) -> int:
-        return int(self.config.ppo.epochs)
-
-    @property
-    def minibatches(self) -> int:
-        return int(self.config.ppo.minibatches)
-
-    @property
-    def target_kl(self) -> float:
-        return float(self.config.ppo.target_kl)
+            return torch.cat([net(_observation(piece, learner.update.device)) for piece in pieces]).cpu()
 
     @classmethod
     def unused_here(cls, spaces: Spaces, has_loss: bool) -> dict[str, str]:
@@ -295,13 +262,55 @@ class Algorithm(FromRollouts, Defaults):
     def unused(cls, config: Any) -> dict[str, str]:
         found = unused_rollouts(config)
         if config.rollout.collect == "episodes":
-            # An episode's rows are never too old, and actors of ppo are never ahead.
+            # Rows of an episode are never too old, and actors of ppo are never ahead.
             found["rollout.max_lag"] = "rollout.collect=episodes leaves no row out"
         found["rollout.reuse"] = f"it belongs to appo, and algo={config.algo}"
         return found
 
 
-def _cut(obs: Any, first: int, end: int, device: torch.device) -> Any:
-    if isinstance(obs, Mapping):
-        return mapped(obs, lambda tensor: tensor[first:end].to(device))
-    return obs[first:end].to(device)
+def _observation(fields: Mapping[str, Array], device: torch.device | str = "cpu") -> Any:
+    return as_observation({name: torch.from_numpy(rows).to(device) for name, rows in fields.items()})
+
+
+def advantages(
+    reward: Array, value: Array, next_value: Array, terminated: Array, goes_on: Array, gamma: float, gae_lambda: float
+) -> Array:
+    """GAE of arrays [..., T] in the order of time: how much better each action was than the value of its state.
+
+    `next_value` is the value of the state after the action: the next row's, the final observation's where the episode was
+    truncated, the newest observation's where the rollout is cut. It is ignored where `terminated`.
+    `goes_on`: the next element is the next step of the same episode.
+    """
+    delta = reward + np.float32(gamma) * next_value * ~terminated - value
+    return scan(delta, np.float32(gamma * gae_lambda) * goes_on)
+
+
+def scan(x: Array, factor: Array) -> Array:
+    """y[t] = x[t] + factor[t] * y[t + 1] along the last axis, 0 after its end.
+
+    In about log2(T) passes over the whole array: each doubles how far every element has looked ahead.
+    """
+    y, far = np.array(x), np.array(factor)
+    by = 1
+    while by < y.shape[-1]:
+        y[..., :-by] += far[..., :-by] * y[..., by:]
+        far[..., :-by] *= far[..., by:]
+        by *= 2
+    return y
+
+
+def running_returns(reward: Array, follows: Array, gamma: float, before: Array) -> Array:
+    """g[t] = reward[t] + gamma * follows[t] * g[t - 1], where g[-1] is `before`: the return of each episode up to t.
+
+    `follows`: the element before belongs to the same episode.
+    """
+    factor = np.float32(gamma) * follows
+    first = np.array(reward)
+    first[..., 0] += factor[..., 0] * before
+    return scan(first[..., ::-1], factor[..., ::-1])[..., ::-1]
+
+
+def explained(value: Array, target: Array) -> float:
+    """The share of the returns' variance that the values explain: 1 is all of it, 0 or less none."""
+    spread = float(target.var())
+    return 1.0 - float((target - value).var()) / spread if spread > 0 else 0.0

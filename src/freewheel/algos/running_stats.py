@@ -1,23 +1,20 @@
-"""Running mean and variance, and what observations and rewards are normalised by."""
+"""Running mean and variance, by which observations and rewards are normalised."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from freewheel.algos.gae import running_returns
+from freewheel.contracts import Array
 from freewheel.memory.rollout import Collected
 
-Array = np.ndarray[Any, Any]
 BOUND = 10.0
 EPS = 1e-8
 
 
 class Running:
-    """Mean and variance of all rows seen so far, in float64: merging what is new loses nothing, however long the run."""
+    """Mean and variance of all rows so far, in float64: merging new rows stays exact in long runs."""
 
     def __init__(self, size: int) -> None:
         self.count = torch.zeros((), dtype=torch.float64)
@@ -43,16 +40,14 @@ class Running:
 
 
 class RewardScale:
-    """Divides rewards by the deviation of the discounted returns that episodes have gathered so far."""
+    """Divides rewards by the standard deviation of the discounted returns so far."""
 
-    def __init__(self, num_lanes: int, gamma: float) -> None:
+    def __init__(self, num_lanes: int) -> None:
         self.stats = Running(1)
-        self._gamma = gamma
-        self.gathered = np.zeros(num_lanes, np.float32)  # by each lane's running episode
+        self.gathered = np.zeros(num_lanes, np.float32)  # return so far of each lane's running episode
 
-    def __call__(self, rows: Collected) -> Array:
-        """The rewards of a rollout, which is taken into account first."""
-        gathered = running_returns(rows.reward, rows.follows, self._gamma, self.gathered)
+    def __call__(self, rows: Collected, gathered: Array) -> Array:
+        """The rewards of a rollout, whose returns so far `gathered` join the statistics first."""
         self.stats.add(torch.from_numpy(gathered[rows.kept])[:, None])
         has_any = rows.kept.any(1)
         newest = rows.kept.shape[1] - 1 - rows.kept[:, ::-1].argmax(1)

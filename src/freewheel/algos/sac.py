@@ -1,6 +1,6 @@
-"""SAC: an actor that is as random as its reward allows, two critics of which the lower counts, and a temperature that weighs the two.
+"""SAC: an actor that maximises return and entropy, two critics of which the lower counts, and a temperature that weighs the entropy.
 
-Three losses in order, each with parameters of its own. The critics learn r + discount * (min Q' - alpha * log pi) of the next
+Three losses in order, each with its own parameters. The critics learn r + discount * (min Q' - alpha * log pi) of the next
 state; the actor learns to raise min Q - alpha * log pi; the temperature keeps the entropy near its target.
 """
 
@@ -13,18 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from freewheel.actors.sample_policy import SamplePolicy
-from freewheel.algos.algo import Defaults, Outcome, Params, outcome, seeded
+from freewheel.algos.algo import Defaults, Outcome, Params, seeded
 from freewheel.algos.from_replay import FromReplay, ReplaySettings, check_replay, unused_replay
 from freewheel.contracts import Batch, Draws, Forward, Hyper, Loss, ParamGroup, Seed, Spaces
 from freewheel.errors import ConfigError
 from freewheel.memory.dials import Dials
-from freewheel.nets.distributions import SquashedGaussian
-from freewheel.nets.soft_actor_critic import SoftActorCritic
+from freewheel.nets.soft_actor_critic import SoftActorCritic, SquashedGaussian
 
 
 @dataclass(frozen=True)
 class SACConfig:
-    """SAC's switches."""
+    """Settings of SAC alone."""
 
     gamma: float = 0.99
     """Discount per step."""
@@ -76,6 +75,7 @@ class Algorithm(FromReplay, Defaults):
         "sac.actor_lr": (0, None),
         "sac.alpha_lr": (0, None),
     }
+    section = "sac"
     can_sample = True
     dials = ("lr", "ratio")
 
@@ -111,9 +111,10 @@ class Algorithm(FromReplay, Defaults):
             value = forward(target, batch["next_obs"], action).amin(1) - alpha * log_prob
             goal = batch["reward"] + batch["discount"] * value
         q = forward(params, batch["obs"], self.actions.in_unit(batch["action"]))
-        td = goal.unsqueeze(1) - q
-        loss = 0.5 * (batch["weight"].unsqueeze(1) * td.square()).mean(0).sum()
-        return loss, outcome(td.abs().mean(1), q, td.mean(1))
+        error = goal.unsqueeze(1) - q
+        loss = 0.5 * (batch["weight"].unsqueeze(1) * error.square()).mean(0).sum()
+        td = error.detach()
+        return loss, Outcome(td.abs().mean(1), q.detach(), td.mean(1))
 
     def actor_loss(
         self, forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws, hyper: Hyper
@@ -142,14 +143,6 @@ class Algorithm(FromReplay, Defaults):
 
     def metrics(self) -> dict[str, float]:
         return {"alpha": self.net.temperature.log_alpha.exp().item()}
-
-    @property
-    def gamma(self) -> float:
-        return float(self.config.sac.gamma)
-
-    @property
-    def n_step(self) -> int:
-        return int(self.config.sac.n_step)
 
     @classmethod
     def check(cls, config: Any) -> None:

@@ -1,4 +1,5 @@
-"""What the algorithms of the DQN family share: a network of action values, exploring by epsilon or noise, a replay."""
+"""What the algorithms of the DQN family share: a network of action values, exploration by epsilon or noise, a replay, and the
+mathematics of their losses."""
 
 from __future__ import annotations
 
@@ -9,16 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from freewheel.actors.explore import Explorer
-from freewheel.actors.infer import Infer
-from freewheel.actors.value_policy import ValuePolicy
-from freewheel.algos.algo import Defaults, Params, look_later, seeded
+from freewheel.actors.value_policy import Explorer, ValuePolicy
+from freewheel.algos.algo import Defaults, Outcome, Params, seeded
 from freewheel.algos.from_replay import FromReplay, ReplaySettings, check_replay, unused_replay
 from freewheel.config import ExploreConfig, QConfig
-from freewheel.contracts import Batch, Draws, Forward, Hyper, Lookahead, Loss, ParamGroup, Seed, Spaces
+from freewheel.contracts import Batch, Draws, Forward, Lookahead, Loss, ParamGroup, Seed, Spaces
 from freewheel.errors import ConfigError
 from freewheel.memory.dials import Dials
-from freewheel.nets.build import QNet, build_net
+from freewheel.nets.value_net import QNet, build_net
 
 CustomLoss = Callable[[Forward, Params, Params, Batch, Draws], tuple[Tensor, Any]]
 
@@ -32,12 +31,12 @@ class ValueSettings(ReplaySettings):
 
 
 class ValueBased(FromReplay, Defaults):
-    """Subclasses give the loss, what an action's value is, and what the target network is asked for."""
+    """Subclasses define the loss, the value of an action, and what the loss needs of the target network."""
 
     Settings = ValueSettings
     takes_loss = True
     dials = ("epsilon", "lr", "ratio")
-    num_values: str | None = None  # the setting of `q` that says how many values an action has
+    num_values: str | None = None  # name of the setting of `q`: how many values an action has
     has_fractions = False
     num_act_taus = 0
 
@@ -54,16 +53,10 @@ class ValueBased(FromReplay, Defaults):
             self.noises = ("noise", "target_noise", *(["choose_noise"] if q.double else []))
         own = loss or self.loss
         if loss is None:
-            self.lookahead: Lookahead | None = self.make_lookahead()
+            self.lookahead = self.make_lookahead()
         else:
-            self.lookahead, self.custom_loss = None, getattr(loss, "__name__", type(loss).__name__)
-
-        def function(
-            forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws, hyper: Hyper
-        ) -> tuple[Tensor, Any]:
-            return own(forward, params, target, batch, draws)
-
-        self.losses = (Loss(function),)
+            self.custom_loss = getattr(loss, "__name__", type(loss).__name__)
+        self.losses = (Loss(lambda *given: own(*given[:-1])),)  # these losses take no `hyper`
 
     def _build(self, body: Any) -> nn.Module:
         config = self.config
@@ -87,8 +80,22 @@ class ValueBased(FromReplay, Defaults):
         """From the network's outputs to action values [B, A]."""
         return out
 
-    def make_lookahead(self) -> Lookahead:
-        return Lookahead(("later",), look_later)
+    def make_lookahead(self) -> Lookahead | None:
+        return Lookahead(("next_out",), self.look_ahead)
+
+    def look_ahead(self, forward: Forward, target: Params, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """What the target network gives for the next states."""
+        return {"next_out": forward(target, batch["next_obs"], draws.get("target_noise"), None)}
+
+    def next_outputs(
+        self, forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws
+    ) -> tuple[Tensor, Tensor]:
+        """For the next states: the target network's outputs, and those that choose the best action (with double the online network's)."""
+        found = batch if "next_out" in batch else self.look_ahead(forward, target, batch, draws)
+        valued: Tensor = found["next_out"]
+        if not self.config.q.double:
+            return valued, valued
+        return valued, forward(params, batch["next_obs"], draws.get("choose_noise"), None)
 
     def draws(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
         return {name: torch.randn(self.net.num_noise, generator=generator) for name in self.noises}
@@ -97,7 +104,6 @@ class ValueBased(FromReplay, Defaults):
         self, net: nn.Module, seed: Seed, lanes: range, all_lanes: int, dials: Dials | None = None
     ) -> ValuePolicy:
         config = self.config
-        infer = Infer(net, self, self.spaces.action.dtype, seed("noise"), len(lanes), lanes.start)
         explorer = Explorer(
             config.explore,
             len(lanes),
@@ -107,11 +113,12 @@ class ValueBased(FromReplay, Defaults):
             first_lane=lanes.start,
             all_lanes=all_lanes,
         )
-        return ValuePolicy(infer, explorer, dials)
+        dtype = self.spaces.action.dtype
+        return ValuePolicy(net, self, explorer, dtype, seed("noise"), len(lanes), lanes.start, dials)
 
     @classmethod
     def unused_here(cls, spaces: Spaces, has_loss: bool) -> dict[str, str]:
-        return dict.fromkeys(("q.double", "q.loss", "q.huber"), "the loss is one of yours") if has_loss else {}
+        return dict.fromkeys(("q.double", "q.loss", "q.huber"), "the loss is your own") if has_loss else {}
 
     @classmethod
     def check(cls, config: Any) -> None:
@@ -130,7 +137,7 @@ class ValueBased(FromReplay, Defaults):
                 "the pulse would never end."
             )
 
-    # Settings of `q` that belong to some algorithms alone.
+    # Settings of `q` that only some algorithms have.
     own_settings: tuple[str, ...] = ()
 
     @classmethod
@@ -151,7 +158,7 @@ class ValueBased(FromReplay, Defaults):
         add(explore.schedule == "constant", "explore.schedule=constant", "explore.start", "explore.over_steps")
         course = ("explore.start", "explore.end", "explore.over_steps")
         add(explore.schedule == "ladder", "explore.schedule=ladder", *course)
-        add(q.noisy, "q.noisy explores in its place", "explore.schedule", *course, *ladder)
+        add(q.noisy, "q.noisy explores instead", "explore.schedule", *course, *ladder)
         never_tries = q.noisy and explore.floor == 0 and explore.override is None and not explore.pulse_every_steps
         add(never_tries, "q.noisy explores, and no epsilon is set", "explore.hold_steps")
         pulse = ("explore.pulse_steps", "explore.pulse_epsilon")
@@ -166,3 +173,41 @@ OWNERS = {
     **dict.fromkeys(("q.num_taus", "q.num_target_taus", "q.num_act_taus", "q.num_cosines"), "iqn"),
     **dict.fromkeys(("q.num_atoms", "q.v_min", "q.v_max"), "c51 and rainbow"),
 }
+
+
+def chosen(values: Tensor, actions: Tensor) -> Tensor:
+    """values [B, A, ...] of each row's action: [B, ...]."""
+    index = actions.long().reshape(-1, *[1] * (values.ndim - 1)).expand(-1, 1, *values.shape[2:])
+    return values.gather(1, index).squeeze(1)
+
+
+def quantile_huber(online: Tensor, goal: Tensor, taus: Tensor, kappa: float) -> Tensor:
+    """[B]: online quantiles [B, N], whose fractions are taus [B, N] or [N], against samples of the target [B, M].
+
+    Each pair's error u weighs tau if the target lies above and 1 - tau below; sum over the online, mean over the target ones.
+    """
+    u = goal.unsqueeze(1) - online.unsqueeze(2)
+    far = u.abs()
+    huber = torch.where(far <= kappa, 0.5 * u.square(), kappa * (far - 0.5 * kappa))
+    side = (taus.unsqueeze(-1) - (u.detach() < 0).float()).abs()
+    return (side * huber / kappa).mean(2).sum(1)
+
+
+def quantile_goal(batch: Batch, next_out: Tensor, best: Tensor) -> Tensor:
+    """[B, M]: each quantile of the next state's best action, discounted, plus the reward."""
+    quantiles = chosen(next_out, best)
+    reward: Tensor = batch["reward"]
+    discount: Tensor = batch["discount"]
+    return reward.unsqueeze(1) + discount.unsqueeze(1) * quantiles
+
+
+def quantile_loss(
+    out: Tensor, goal: Tensor, taus: Tensor, batch: Batch, huber: float, first_action: int
+) -> tuple[Tensor, Outcome]:
+    """Of the quantiles out [B, A, N] at the fractions taus."""
+    online = chosen(out, batch["action"] - first_action)
+    rows = quantile_huber(online, goal, taus, huber)
+    total = (batch["weight"] * rows).mean()
+    # The error of the means, as in DQN: a wide distribution is no reason to sample a row more often.
+    td = (goal.mean(1) - online.mean(1)).detach()
+    return total, Outcome(td.abs(), out.detach().mean(-1), td)

@@ -1,36 +1,38 @@
-"""The network of a policy that is learned itself: what to do, and what the state is worth."""
+"""The network of a policy and its value function, in torch and, to act on few rows, in the core."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from freewheel import _core
 from freewheel.config import NetConfig
+from freewheel.contracts import Array
 from freewheel.errors import ConfigError
-from freewheel.nets.build import image_body
-from freewheel.nets.cnn import CnnBody
-from freewheel.nets.custom import Body, given_body, make_body, output_of
-from freewheel.nets.impala import ImpalaBody
-from freewheel.nets.inputs import Obs, Vector, is_image, leaves
-from freewheel.nets.layers import begin
-from freewheel.nets.mlp import dense
+from freewheel.nets.bodies import build_body
+from freewheel.nets.custom import Body, given_body
+from freewheel.nets.inputs import Obs, leaves, takes_vector, vector_input
+from freewheel.nets.layers import dense, initialize
 from freewheel.spec import MASK, Space
 
-# In place of a forbidden action's logit: its chance is 0 in float32, and all sums stay finite.
+# The logit of a forbidden action: its probability is 0 in float32, and all sums stay finite.
 FORBIDDEN = -1e9
 NORM_BOUND = 10.0
 NORM_EPS = 1e-8
 
+Dense = tuple[int, int, int, int]  # addresses of weights and bias, inputs, outputs
 
-class Normal(nn.Module):
-    """Brings vectors to mean 0 and deviation 1 by statistics that somebody else keeps; bounded.
 
-    As buffers they travel with the weights: whoever has the one has the other.
+class Normalizer(nn.Module):
+    """Brings vectors to mean 0 and standard deviation 1, bounded. The algorithm keeps the statistics up to date.
+
+    They are buffers, so they are published with the weights.
     """
 
     mean: Tensor
@@ -46,10 +48,10 @@ class Normal(nn.Module):
 
 
 class ActorCritic(nn.Module):
-    """Observations to [B, num_outputs + 1]: the outputs that make the policy's distribution, and last the value.
+    """Observations to [B, num_outputs + 1]: the outputs of the policy's distribution, then the value.
 
-    With `log_std` the second half of the outputs is it, the same for all observations. Without a `value_body` both heads
-    share one. `inputs` is None where the bodies take observations as they are.
+    With `log_std` the second half of the outputs is that parameter, the same for all observations. Without a `value_body` both
+    heads share one body. `inputs` is None where the bodies take raw observations.
     """
 
     def __init__(
@@ -59,11 +61,10 @@ class ActorCritic(nn.Module):
         num_features: int,
         num_outputs: int,
         *,
-        inputs: Vector | None,
-        norm: Normal | None,
+        inputs: nn.Module | None,
+        norm: Normalizer | None,
         log_std: float | None,
         rest: str | None,
-        spans: Sequence[tuple[int, int]],
     ) -> None:
         super().__init__()
         self.inputs, self.norm = inputs, norm
@@ -72,9 +73,8 @@ class ActorCritic(nn.Module):
         self.policy, self.value = nn.Linear(num_features, means), nn.Linear(num_features, 1)
         self.log_std = None if log_std is None else nn.Parameter(torch.full((means,), log_std))
         self.num_outputs = num_outputs
-        # Which part of a Dict is the observation proper, "" for all but the mask; None where there is no mask.
+        # The part of a Dict beside the mask; "" if there are several, None if there is no mask.
         self.rest = rest
-        self.spans = list(spans)
 
     def forward(self, obs: Obs) -> Tensor:
         seen = self.seen(obs)
@@ -88,12 +88,12 @@ class ActorCritic(nn.Module):
         return torch.cat([outputs, value], 1)
 
     def seen(self, obs: Obs) -> Obs:
-        """What the bodies are given."""
+        """The input of the bodies."""
         raw = self.raw(obs)
         return raw if self.norm is None else self.norm(raw)
 
     def raw(self, obs: Obs) -> Obs:
-        """The same before it is normalised."""
+        """The input of the bodies before it is normalised."""
         if self.rest and isinstance(obs, dict):
             obs = obs[self.rest]
         if self.inputs is None:
@@ -103,7 +103,7 @@ class ActorCritic(nn.Module):
 
     def mask(self, obs: dict[str, Tensor]) -> Tensor:
         mask = obs[MASK]
-        # Of stacked frames the newest says what is allowed.
+        # Of stacked masks the newest counts.
         return mask.reshape(len(mask), -1)[:, -self.num_outputs :] != 0
 
 
@@ -118,105 +118,122 @@ def build_actor_critic(
     stack: int = 1,
     body: Body | None = None,
 ) -> ActorCritic:
-    """`spans` are the outputs of each choice, where actions can be forbidden; `log_std` is for Box actions."""
+    """`spans` are the outputs of each discrete choice, which a mask can forbid; `log_std` is for Box actions."""
     given = given_body(body, net.body)
     space, rest = _without_mask(obs_space, num_outputs, spans)
-    inputs = None
-    if given == "mlp" or (given == "auto" and not is_image(space)):
-        inputs = Vector(space, stack, net.rescale)
-        num_features = net.hidden[-1] if net.hidden else inputs.size
-        made = [_mlp(inputs.size, net) for _ in range(1 if net.shared else 2)]
-    else:
-        made = [_body(given, space, net, stack) for _ in range(1 if net.shared else 2)]
-        num_features = _num_features(made[0], space, stack)
-    whole = ActorCritic(
-        made[0],
-        None if net.shared else made[1],
-        num_features,
+    is_vector = takes_vector(given, space)
+    if normalize and not is_vector:
+        raise ConfigError(
+            "ppo.normalize_obs works on vectors (net.body=mlp); images are scaled to 0..1 anyway, and your own network can "
+            "normalise by itself. Leave it out."
+        )
+    inputs, size = vector_input(space, stack, net.rescale) if is_vector else (None, 0)
+    bodies = [_body(given, space, net, stack, size) for _ in range(1 if net.shared else 2)]
+    made = ActorCritic(
+        bodies[0][0],
+        None if net.shared else bodies[1][0],
+        bodies[0][1],
         num_outputs,
         inputs=inputs,
-        norm=_norm(inputs) if normalize else None,
+        norm=Normalizer(size) if normalize else None,
         log_std=log_std,
         rest=rest,
-        spans=spans,
     )
     if net.init == "orthogonal":
-        # The policy begins near even chances, whatever it sees.
-        _orthogonal(whole.policy, 0.01)
-        _orthogonal(whole.value, 1.0)
-    return whole
+        # At the start all actions are about equally likely, whatever the observation.
+        initialize(made.policy, "orthogonal", net.activation, 0.01)
+        initialize(made.value, "orthogonal", net.activation, 1.0)
+    return made
 
 
-def _norm(inputs: Vector | None) -> Normal:
-    if inputs is None:
-        raise ConfigError(
-            "ppo.normalize_obs works on vectors (net.body=mlp); images are brought to 0..1 anyway, and a network of "
-            "yours can hold a norm itself. Leave it out."
-        )
-    return Normal(inputs.size)
+def _body(given: Body, space: Space, net: NetConfig, stack: int, num_inputs: int) -> tuple[nn.Module, int]:
+    """With the number of its features. `num_inputs` is 0 where it takes raw observations."""
+    gain = math.sqrt(2)
+    if not num_inputs:
+        return build_body(given, space, net, stack, orthogonal_gain=gain)
+    layers = dense(num_inputs, net.hidden, net.activation, net.norm)
+    initialize(layers, net.init, net.activation, gain)
+    return layers, net.hidden[-1] if net.hidden else num_inputs
 
 
 def _without_mask(space: Space, num_outputs: int, spans: Sequence[tuple[int, int]]) -> tuple[Space, str | None]:
-    """The observation proper, and its name in the Dict: "" if it is still one of several parts, None without a mask."""
+    """The observation without its mask, and its name in the Dict: "" if it has several parts, None if there is no mask."""
     if not isinstance(space, spaces.Dict) or MASK not in space.spaces:
         return space, None
     mask = space.spaces[MASK]
     size = int(np.prod(mask.shape or (), dtype=np.int64))
     if not spans or not isinstance(mask, (spaces.Box, spaces.MultiBinary)) or size != num_outputs:
-        wants = f"a Box or MultiBinary of {num_outputs} numbers" if spans else "there only where actions are choices"
+        wants = f"must be a Box or MultiBinary of {num_outputs} numbers" if spans else "needs discrete actions"
         raise ConfigError(
-            f"the observation's part {MASK!r} is {mask}; an action mask is {wants}. Rename it if it is none."
+            f"the observation's part {MASK!r} is {mask}; an action mask {wants}. Rename it if it is not a mask."
         )
     others = {name: part for name, part in space.spaces.items() if name != MASK}
     if not others:
-        raise ConfigError(f"the observation has the part {MASK!r} alone: there is nothing to choose by.")
+        raise ConfigError(f"the observation has only the part {MASK!r}: the policy needs something else to see.")
     (name, part), *more = others.items()
     if not more and not isinstance(part, (spaces.Dict, spaces.Tuple)):
         return part, name
     return spaces.Dict(others), ""
 
 
-def _mlp(size: int, net: NetConfig) -> nn.Module:
-    made = dense(size, net.hidden, net.activation, net.norm)
-    _begin(made, net)
-    return made
-
-
-def _body(given: Body, space: Space, net: NetConfig, stack: int) -> nn.Module:
-    made = image_body(given, space, net, "default", stack)
-    if made is not None:
-        _begin(made, net)
-        return made
-    return make_body(given, space, stack)
-
-
-def _num_features(made: nn.Module, space: Space, stack: int) -> int:
-    if isinstance(made, (CnnBody, ImpalaBody)):
-        return made.num_features
-    shape = output_of(made, space, stack)
-    if len(shape) != 1:
-        raise ConfigError(
-            f"the network {type(made).__name__} gives {shape} for one observation; a body gives a vector of features. "
-            "End it with .flatten(1)."
-        )
-    return shape[0]
-
-
-def _begin(module: nn.Module, net: NetConfig) -> None:
-    if net.init != "orthogonal":
-        begin(module, net.init, net.activation)
-        return
-    for layer in module.modules():
-        if isinstance(layer, (nn.Linear, nn.Conv2d)):
-            _orthogonal(layer, math.sqrt(2))
-
-
-def _orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
-    nn.init.orthogonal_(layer.weight, gain)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
-
-
 def mask_field(obs_space: Space) -> str | None:
-    """The name of the mask among the fields of a row; None where there is none."""
+    """The name of the mask among the fields of a row, if there is one."""
     return next((f"obs.{name}" for name, _ in leaves(obs_space) if name == MASK), None)
+
+
+def fast_forward(net: ActorCritic) -> FastMlp | None:
+    """The same network in the core: on few rows the calls of torch, and of numpy, take longer than the arithmetic.
+
+    None unless it is an MLP with tanh or relu over one vector of floats, whose weights are contiguous float32 in this machine's memory.
+    """
+    if not isinstance(net.inputs, nn.Flatten) or net.rest == "":
+        return None
+    bodies = [list(body) for body in (net.body, net.value_body) if isinstance(body, nn.Sequential)]
+    linears: list[list[Any]] = [body[::2] for body in bodies]
+    activations = {type(layer) for body in bodies for layer in body[1::2]}
+    is_known = len(activations) <= 1 and activations <= {nn.Tanh, nn.ReLU}
+    if not is_known or any(type(layer) is not nn.Linear for body in linears for layer in body):
+        return None
+    for tensor in net.parameters():
+        if tensor.device.type != "cpu" or tensor.dtype != torch.float32 or not tensor.is_contiguous():
+            return None
+    return FastMlp(net, [[_dense(layer) for layer in body] for body in linears], nn.Tanh in activations)
+
+
+class FastMlp:
+    """From the fields of rows to outputs. Reads the network's weights in place at every call."""
+
+    def __init__(self, net: ActorCritic, bodies: list[list[Dense]], is_tanh: bool) -> None:
+        self._net = net  # kept: the core holds addresses
+        self._name = f"obs.{net.rest}" if net.rest else "obs"
+        self._mlp = _core.Mlp.make(bodies, _dense(net.policy), _dense(net.value), is_tanh)
+        self._mask = None if net.rest is None else f"obs.{MASK}"
+        self._norm = None if net.norm is None else (_array(net.norm.mean), _array(net.norm.var))
+        self._log_std = None if net.log_std is None else _array(net.log_std)
+        self._num_outputs = net.num_outputs
+
+    def __call__(self, obs: Mapping[str, Array]) -> Array:
+        x = obs[self._name]
+        x = x.reshape(len(x), -1)
+        if self._norm is not None:
+            mean, var = self._norm
+            x = np.clip((x - mean) / np.sqrt(var + np.float32(NORM_EPS)), -NORM_BOUND, NORM_BOUND)
+        out = np.empty((len(x), self._num_outputs + 1), np.float32)
+        self._mlp.run(np.ascontiguousarray(x), out)
+        if self._log_std is not None:
+            out[:, self._num_outputs - len(self._log_std) : -1] = self._log_std
+        if self._mask is not None:
+            mask = obs[self._mask]
+            allowed = mask.reshape(len(mask), -1)[:, -self._num_outputs :] != 0
+            out[:, :-1][~allowed] = FORBIDDEN
+        return out
+
+
+def _dense(layer: nn.Linear) -> Dense:
+    return layer.weight.data_ptr(), layer.bias.data_ptr(), layer.in_features, layer.out_features
+
+
+def _array(tensor: Tensor) -> Array:
+    """Over the tensor's own memory: it changes with the weights."""
+    made: Array = tensor.detach().numpy()
+    return made

@@ -1,4 +1,4 @@
-"""A network's parameters and buffers as one flat float32 vector: what is stepped, published and fetched."""
+"""A network's parameters and buffers as one flat float32 vector, which is updated, published and fetched."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from freewheel.errors import ConfigError
 class Flat:
     """Where each parameter and buffer of a network lies in the vector: parameters first, then buffers.
 
-    Float buffers (the statistics of BatchNorm) are part of it, so they travel with the weights; the optimiser steps the first
-    `num_params` numbers. Other buffers are constants of the network and stay in it.
+    Float buffers (the statistics of BatchNorm) are part of it, so they are published with the weights; the optimiser changes the
+    first `num_params` numbers. Other buffers are constants of the network and stay in it.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -32,11 +32,11 @@ class Flat:
         self.size = self.num_params + sum(tensor.numel() for tensor in buffers.values())
 
     def vector(self, net: nn.Module) -> Tensor:
-        """A copy of the network's numbers."""
+        """A copy of the network's weights."""
         return torch.cat([tensor.detach().float().reshape(-1) for _, _, tensor in self._places(net)])
 
     def split(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """The part of the parameters and the part of the buffers."""
+        """Its parameters and its buffers."""
         return vector[: self.num_params], vector[self.num_params :]
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
@@ -51,12 +51,11 @@ class Flat:
         return views_of(buffers, self.buffer_shapes)
 
     def bind(self, net: nn.Module, vector: Tensor) -> nn.Module:
-        """Makes the network's own tensors views of the vector: whoever writes the vector changes the network."""
+        """Makes the network's own tensors views of the vector: a write to the vector changes the network."""
         views = self.views(vector)
         for name, owner, tensor in list(self._places(net)):
-            view = views[
-                name
-            ].data  # counts its changes apart: BatchNorm's statistics change between forward and backward
+            # .data has its own version counter: BatchNorm's statistics change between forward and backward.
+            view = views[name].data
             if isinstance(tensor, nn.Parameter):
                 tensor.data = view
             else:
@@ -70,12 +69,12 @@ class Flat:
 
 
 def _travels(name: str, tensor: Tensor) -> bool:
-    # BatchNorm counts its batches in a whole number, in place; as a float in the vector it is exact to 2**24.
+    # BatchNorm counts its batches in an integer, in place; as a float in the vector it is exact to 2**24.
     return tensor.is_floating_point() or name.endswith("num_batches_tracked")
 
 
 def views_of(vector: Tensor, shapes: dict[str, torch.Size]) -> dict[str, Tensor]:
-    """Parts of a vector by name, one after the other, over its memory."""
+    """Consecutive parts of a vector by name, over its memory."""
     if not shapes:
         return {}
     parts = torch.split(vector, [math.prod(shape) for shape in shapes.values()])

@@ -1,4 +1,4 @@
-"""Raw observations as float tensors: the first step of every network of ours. Has no parameters."""
+"""Raw observations as float tensors: the first step of every built-in network. Has no parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Obs = Tensor | dict[str, Tensor]
 
 
 def leaves(space: Space, name: str = "") -> Iterator[tuple[str, Space]]:
-    """The spaces that hold numbers, with the names they have in a batch: "" alone, else "pos", "bag.0" and so on."""
+    """The spaces that hold numbers, with their names in a batch: "" for a single one, else "pos", "bag.0" and so on."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, part in parts:
@@ -26,8 +26,21 @@ def leaves(space: Space, name: str = "") -> Iterator[tuple[str, Space]]:
         yield name, space
 
 
+def takes_vector(given: object, space: Space) -> bool:
+    """Whether net.body asks for an MLP; auto does, unless the observation is an image."""
+    return isinstance(given, str) and (given == "mlp" or (given == "auto" and not is_image(space)))
+
+
+def vector_input(space: Space, stack: int, rescale: bool) -> tuple[nn.Module, int]:
+    """A module that turns observations into one vector [B, size], and that size. Plain floats only need to be flattened."""
+    if isinstance(space, spaces.Box) and space.dtype == np.float32 and space.shape and not rescale:
+        return nn.Flatten(), stack * int(np.prod(space.shape, dtype=np.int64))
+    made = Vector(space, stack, rescale)
+    return made, made.size
+
+
 class Vector(nn.Module):
-    """Any observation as one vector [B, size]: numbers as they are or rescaled, uint8 as 0..1, choices as one-hots, parts side by side."""
+    """Any observation as one vector [B, size]: numbers unchanged or rescaled, uint8 as 0..1, choices as one-hots, parts side by side."""
 
     def __init__(self, space: Space, stack: int = 1, rescale: bool = False) -> None:
         super().__init__()
@@ -44,13 +57,12 @@ class Vector(nn.Module):
 
 
 class Numbers(nn.Module):
-    """A Box or MultiBinary as floats. Rescaled, numbers that the space bounds become -1..1; the others stay as they are."""
+    """A Box or MultiBinary as floats. `rescale` maps bounded numbers to -1..1 and leaves the others unchanged."""
 
     def __init__(self, space: Space, stack: int, rescale: bool = False) -> None:
         super().__init__()
         self.size = stack * int(np.prod(space.shape or (), dtype=np.int64))
-        self.is_float = np.dtype(space.dtype) == np.float32
-        # Plain attributes: as buffers they would travel with the weights.
+        # Plain attributes: as buffers they would be published with the weights.
         self.middle: Tensor | None = None
         self.reach: Tensor | None = None
         if rescale:
@@ -66,7 +78,7 @@ def _bounds(space: Space) -> tuple[Tensor, Tensor] | tuple[None, None]:
     if not isinstance(space, spaces.Box) or space.dtype == np.uint8:
         return None, None
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    # Bounds near the largest float stand for none.
+    # Bounds near the largest float mean unbounded.
     is_bounded = (np.abs(low) < 1e6) & (np.abs(high) < 1e6) & (high > low)
     low, high = np.where(is_bounded, low, -1), np.where(is_bounded, high, 1)
     middle, reach = (low + high) / 2, (high - low) / 2
@@ -84,7 +96,7 @@ class Choices(nn.Module):
         self.size = stack * sum(counts)
 
     def forward(self, x: Tensor) -> Tensor:
-        # The values are made here: as buffers they would travel with the weights.
+        # The values are made here: as buffers they would be published with the weights.
         x = x.reshape(x.shape[0], self.stack, len(self.ranges), 1)
         if self.are_alike:
             ones = x == torch.arange(*self.ranges[0], device=x.device)
@@ -103,26 +115,26 @@ class Image(nn.Module):
         if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
             raise ConfigError(
                 f"net.body=cnn needs an image, a Box of 2 or 3 dimensions; the observation space is {space}. "
-                "Take net.body=mlp, or a network of your own."
+                "Use net.body=mlp, or a network of your own."
             )
         shape = tuple(int(n) for n in space.shape)
-        # Colours are fewer than pixels: the shorter end is the channels.
+        # There are fewer colours than pixels: the shorter end is the channels.
         self.is_channels_last = len(shape) == 3 and shape[2] < shape[0]
         if len(shape) == 2:
             shape = (1, *shape)
         elif self.is_channels_last:
             shape = (shape[2], shape[0], shape[1])
         self.channels, self.height, self.width = stack * shape[0], shape[1], shape[2]
-        # How what it gives lies in memory; convolutions go on in the same way.
+        # The memory format of its output; the convolutions keep it.
         self.memory_format = torch.contiguous_format
 
     def forward(self, x: Tensor) -> Tensor:
         if self.is_channels_last:
             x = x.movedim(-1, -3)
         x = x.reshape(x.shape[0], self.channels, self.height, self.width)
-        if self.memory_format is torch.channels_last and (turned := pixels.beside(x)) is not None:
-            return turned
-        # Bytes are moved before they are floats: a quarter of the memory.
+        if self.memory_format is torch.channels_last and (made := pixels.channels_last(x)) is not None:
+            return made
+        # Bytes are moved before they become floats: a quarter of the memory.
         return scaled(x.contiguous(memory_format=self.memory_format))
 
 
@@ -130,19 +142,19 @@ FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channel
 
 
 def set_memory_format(net: nn.Module, name: str) -> None:
-    """Lets the images of a network lie so in memory from its next pass on; one without our images stays as it is."""
+    """The memory format of the network's images from its next pass on. Only built-in networks have such images."""
     for module in net.modules():
         if isinstance(module, Image):
             module.memory_format = FORMATS[name]
 
 
 def has_images(net: nn.Module) -> bool:
-    """Whether a network of ours begins with a picture."""
+    """Whether it is a built-in network for images."""
     return any(isinstance(module, Image) for module in net.modules())
 
 
 def is_image(space: Space) -> bool:
-    """Whether an observation is taken for a picture when nobody says: bytes in two or three dimensions."""
+    """Whether net.body=auto treats an observation as an image: bytes in two or three dimensions."""
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
 
 
@@ -152,13 +164,13 @@ def scaled(x: Tensor) -> Tensor:
 
 
 def example(space: Space, stack: int = 1, batch: int = 2) -> Obs:
-    """A batch as the replay gives it, of values that the space allows, drawn from nobody's generator."""
+    """A batch as the replay gives it, of values that the space allows; nothing in it is random."""
     made = {name: _example(part, stack, batch) for name, part in leaves(space)}
     return made.get("", made)
 
 
 def any_observations(space: Space, stack: int, batch: int) -> dict[str, Tensor]:
-    """Fields of rows that differ from each other: bytes and floats of any size, choices as in `example`; always the same."""
+    """Fields of rows that differ from each other: random bytes and floats, choices as in `example`; the same at every call."""
     generator = torch.Generator().manual_seed(0)
     fields = {}
     for name, part in leaves(space):

@@ -1,8 +1,8 @@
-"""What stands between the linear maps: activations, norms and how weights begin."""
+"""Hidden layers: linear maps with norms and activations, and their initial weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
@@ -19,8 +19,20 @@ NORMS = ("none", "layer", "batch", "batch_conv")
 INITS = ("default", "he", "xavier", "orthogonal")
 
 
+def dense(num_inputs: int, hidden: Sequence[int], act: str, norm_name: str) -> nn.Sequential:
+    """Hidden layers. Each is named by kind and position, so that adding a norm renames no other layer."""
+    layers = nn.Sequential()
+    for i, size in enumerate(hidden):
+        layers.add_module(f"linear{i}", nn.Linear(num_inputs, size))
+        if (normed := norm(norm_name, size)) is not None:
+            layers.add_module(f"norm{i}", normed)
+        layers.add_module(f"activation{i}", activation(act))
+        num_inputs = size
+    return layers
+
+
 def activation(name: str, in_place: bool = False) -> nn.Module:
-    """In place is for what nobody else reads: backward needs neither a convolution's nor a norm's output."""
+    """In place is for inputs that nothing else reads: backward needs neither a convolution's nor a norm's output."""
     if name not in ACTIVATIONS:
         raise ConfigError(f"net.activation={name!r} is not known; choose one of {', '.join(ACTIVATIONS)}.")
     return nn.ReLU(inplace=True) if in_place and name == "relu" else ACTIVATIONS[name]()
@@ -37,13 +49,13 @@ def norm(name: str, num_features: int, is_image: bool = False) -> nn.Module | No
     return nn.GroupNorm(1, num_features) if is_image else nn.LayerNorm(num_features)
 
 
-def begin(module: nn.Module, init: str, activation: str) -> None:
-    """Sets the first weights of every linear map and convolution below `module`. Draws from torch's own generator."""
+def initialize(module: nn.Module, init: str, activation: str, orthogonal_gain: float | None = None) -> None:
+    """Sets the initial weights of every linear map and convolution in `module`. Draws from torch's own generator."""
     if init not in INITS:
         raise ConfigError(f"net.init={init!r} is not known; choose one of {', '.join(INITS)}.")
     if init == "default":
         return
-    # The others are near relu in how much of a signal's size they keep.
+    # The gains of the other activations are close to that of relu.
     gain = nn.init.calculate_gain("tanh" if activation == "tanh" else "relu")
     for layer in module.modules():
         if not isinstance(layer, (nn.Linear, nn.Conv2d)):
@@ -53,6 +65,6 @@ def begin(module: nn.Module, init: str, activation: str) -> None:
         elif init == "xavier":
             nn.init.xavier_uniform_(layer.weight, gain)
         else:
-            nn.init.orthogonal_(layer.weight, gain)
+            nn.init.orthogonal_(layer.weight, orthogonal_gain or gain)
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)

@@ -1,66 +1,33 @@
-"""The networks of SAC: an actor, two critics and a temperature, as one module."""
+"""The networks of SAC (an actor, two critics and a temperature, as one module) and its squashed Gaussian over actions."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from freewheel.config import NetConfig
-from freewheel.nets.build import own_body
-from freewheel.nets.custom import given_body, make_body, output_of
-from freewheel.nets.inputs import Obs, Vector, is_image
-from freewheel.nets.layers import begin
-from freewheel.nets.mlp import dense
+from freewheel.contracts import Array
+from freewheel.errors import ConfigError
+from freewheel.nets.bodies import build_body
+from freewheel.nets.custom import given_body
+from freewheel.nets.inputs import Obs, takes_vector, vector_input
+from freewheel.nets.layers import dense, initialize
 from freewheel.spec import Space
 
 # The layer between an image's features with the action and the value.
 CRITIC_WIDTH = 256
-
-
-class Critic(nn.Module):
-    """Observations and actions [B, A] to values [B]. Vectors meet the action at the first layer, images after their body."""
-
-    def __init__(self, obs_space: Space, num_actions: int, net: NetConfig, stack: int, body: Any) -> None:
-        super().__init__()
-        self.body, size = _encoder(obs_space, net, stack, body)
-        hidden = net.hidden if isinstance(self.body, Vector) else (CRITIC_WIDTH,)
-        self.layers = dense(size + num_actions, hidden, net.activation, net.norm)
-        self.value = nn.Linear(hidden[-1] if hidden else size + num_actions, 1)
-        begin(self, net.init, net.activation)
-
-    def forward(self, obs: Obs, action: Tensor) -> Tensor:
-        features = self.layers(torch.cat([self.body(obs), action], 1))
-        value: Tensor = self.value(features)
-        return value.squeeze(1)
-
-
-class Actor(nn.Module):
-    """Observations to the outputs [B, num_outputs] of a distribution over actions."""
-
-    def __init__(self, obs_space: Space, num_outputs: int, net: NetConfig, stack: int, body: Any) -> None:
-        super().__init__()
-        self.body, size = _encoder(obs_space, net, stack, body)
-        hidden = net.hidden if isinstance(self.body, Vector) else ()
-        self.layers = dense(size, hidden, net.activation, net.norm)
-        self.outputs = nn.Linear(hidden[-1] if hidden else size, num_outputs)
-        begin(self, net.init, net.activation)
-
-    def forward(self, obs: Obs) -> Tensor:
-        outputs: Tensor = self.outputs(self.layers(self.body(obs)))
-        return outputs
-
-
-class Temperature(nn.Module):
-    def __init__(self, alpha: float) -> None:
-        super().__init__()
-        self.log_alpha = nn.Parameter(torch.tensor([math.log(alpha)]))
+# Beyond these a squashed Gaussian is a single action, or even chances at both bounds.
+MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
 
 
 class SoftActorCritic(nn.Module):
-    """Called with observations it acts; with actions too it gives the critics' values [B, 2]."""
+    """Observations give the actor's outputs; observations and actions the critics' values [B, 2]; nothing the log-temperature."""
 
     def __init__(
         self, obs_space: Space, num_actions: int, net: NetConfig, alpha: float, stack: int = 1, body: Any = None
@@ -79,10 +46,101 @@ class SoftActorCritic(nn.Module):
         return torch.stack([critic(obs, action) for critic in self.critics], 1)
 
 
-def _encoder(obs_space: Space, net: NetConfig, stack: int, body: Any) -> tuple[nn.Module, int]:
+class Critic(nn.Module):
+    """Observations and actions [B, A] to values [B]. The action joins vectors at the first layer, images after their body."""
+
+    def __init__(self, obs_space: Space, num_actions: int, net: NetConfig, stack: int, body: Any) -> None:
+        super().__init__()
+        self.body, size, is_vector = _encoder(obs_space, net, stack, body)
+        hidden = net.hidden if is_vector else (CRITIC_WIDTH,)
+        self.layers = dense(size + num_actions, hidden, net.activation, net.norm)
+        self.value = nn.Linear(hidden[-1] if hidden else size + num_actions, 1)
+        initialize(self, net.init, net.activation)
+
+    def forward(self, obs: Obs, action: Tensor) -> Tensor:
+        features = self.layers(torch.cat([self.body(obs), action], 1))
+        value: Tensor = self.value(features)
+        return value.squeeze(1)
+
+
+class Actor(nn.Module):
+    """Observations to the outputs [B, num_outputs] of a distribution over actions."""
+
+    def __init__(self, obs_space: Space, num_outputs: int, net: NetConfig, stack: int, body: Any) -> None:
+        super().__init__()
+        self.body, size, is_vector = _encoder(obs_space, net, stack, body)
+        hidden = net.hidden if is_vector else ()
+        self.layers = dense(size, hidden, net.activation, net.norm)
+        self.outputs = nn.Linear(hidden[-1] if hidden else size, num_outputs)
+        initialize(self, net.init, net.activation)
+
+    def forward(self, obs: Obs) -> Tensor:
+        outputs: Tensor = self.outputs(self.layers(self.body(obs)))
+        return outputs
+
+
+class Temperature(nn.Module):
+    def __init__(self, alpha: float) -> None:
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.tensor([math.log(alpha)]))
+
+
+def _encoder(obs_space: Space, net: NetConfig, stack: int, body: Any) -> tuple[nn.Module, int, bool]:
+    """What observations pass before the layers of an actor or critic, its number of outputs, and whether they stay a plain vector."""
     given = given_body(body, net.body)
-    if given == "mlp" or (given == "auto" and not is_image(obs_space)):
-        inputs = Vector(obs_space, stack, net.rescale)
-        return inputs, inputs.size
-    made = own_body(given, obs_space, net, stack) or make_body(given, obs_space, stack)
-    return made, output_of(made, obs_space, stack)[0]
+    if takes_vector(given, obs_space):
+        return *vector_input(obs_space, stack, net.rescale), True
+    return *build_body(given, obs_space, net, stack), False
+
+
+class SquashedGaussian:
+    """Box with bounds: normal distributions, squashed between the bounds by tanh. The env gets actions as they are stored."""
+
+    is_normal = True
+    spans: Sequence[tuple[int, int]] = ()
+
+    def __init__(self, space: Space) -> None:
+        is_box = isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f"
+        if not is_box or not np.isfinite([space.low, space.high]).all():  # type: ignore[attr-defined]
+            raise ConfigError(
+                f"sac acts in Box spaces of floats whose bounds are finite; this env has {space}. Wrap the env so that its "
+                "actions are bounded (gymnasium.wrappers.RescaleAction), or use ppo."
+            )
+        self._shape, self._dtype = tuple(space.shape or ()), np.dtype(space.dtype)
+        low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))  # type: ignore[attr-defined]
+        self._middle, self._reach = ((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
+        self._low, self._high = space.low, space.high  # type: ignore[attr-defined]
+        self.size = len(self._middle)
+        self.num_outputs, self.num_noise = 2 * self.size, self.size
+
+    def sample(self, out: Array, noise: Array) -> tuple[Array, Array]:
+        """Without the log-probability: SAC does not store it."""
+        mean, log_std = out[:, : self.size], np.clip(out[:, self.size :], MIN_LOG_STD, MAX_LOG_STD)
+        return self._bounded(np.tanh(mean + np.exp(log_std) * noise)), np.zeros(len(out), np.float32)
+
+    def best(self, out: Array) -> Array:
+        return self._bounded(np.tanh(out[:, : self.size]))
+
+    def for_env(self, actions: Array) -> Array:
+        return actions
+
+    def log_prob(self, out: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError("a squashed Gaussian samples and gives log-probabilities in one call: `draw`.")
+
+    def draw(self, out: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions in -1..1 that the gradient flows through, and their log-probabilities [B] there."""
+        mean, log_std = out[:, : self.size], out[:, self.size :].clamp(MIN_LOG_STD, MAX_LOG_STD)
+        drawn = mean + log_std.exp() * noise
+        log_prob = (-0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(1)
+        # log(1 - tanh(x)^2), finite for every x.
+        squashed = 2 * (math.log(2) - drawn - torch.nn.functional.softplus(-2 * drawn))
+        return torch.tanh(drawn), log_prob - squashed.sum(1)
+
+    def in_unit(self, actions: Tensor) -> Tensor:
+        """Stored actions as the critics see them: [B, size] in -1..1."""
+        middle, reach = (torch.from_numpy(x).to(actions.device) for x in (self._middle, np.maximum(self._reach, 1e-8)))
+        return (actions.reshape(len(actions), -1).float() - middle) / reach
+
+    def _bounded(self, unit: Array) -> Array:
+        actions: Array = (self._middle + self._reach * unit).astype(self._dtype).reshape(len(unit), *self._shape)
+        return actions.clip(self._low, self._high)  # rounding may go beyond a bound

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from freewheel.actors.acting_copy import act_in, act_on
 from freewheel.actors.actor import Actor
-from freewheel.actors.narrow import act_in, act_on
 from freewheel.algos.make import seed_of
 from freewheel.errors import EnvError
 from freewheel.machine.device import prepare

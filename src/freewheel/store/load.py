@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from freewheel.actors.history import History
+from freewheel.actors.actor import History
 from freewheel.algos.make import make_algo
 from freewheel.config import Config, from_dict
 from freewheel.contracts import Policy as Acting

@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 from torch.distributions import Categorical, Normal
 
+from freewheel.actors.sample_policy import Choices, Gaussian, actions_of
 from freewheel.errors import ConfigError
-from freewheel.nets.distributions import Choices, Gaussian, actions_of
 
 Array = np.ndarray[Any, Any]
 CHANCE = np.random.default_rng(1)
