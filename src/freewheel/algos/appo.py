@@ -17,13 +17,13 @@ from freewheel.memory.rollout import Collected
 
 @dataclass(frozen=True)
 class APPOConfig(ppo.PPOConfig):
-    """APPO's switches: PPO's and those of V-trace."""
+    """PPO with V-trace."""
 
     rho_bar: float = 1.0
-    """appo: most that a row counts, however much likelier the newer policy makes its action."""
+    """V-trace rho-bar: upper bound on the importance weight of a row."""
 
     c_bar: float = 1.0
-    """appo: most that later rows count for it, likewise."""
+    """V-trace c-bar: upper bound on the importance weights of the rows after it."""
 
 
 @dataclass(frozen=True)
