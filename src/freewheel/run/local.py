@@ -217,7 +217,7 @@ class Local:
             "train/dropped_messages": float(sum(one.counters["dropped_messages"] for one in (*learners, *actors))),
             "train/cut_episodes": float(sum(actor.counters["cut_episodes"] for actor in actors)),
             "train/restarts": float(self._supervisor.num_deaths),
-            **self._usage.figures({"steps": moment.step, "updates": moment.updates, "samples": samples}),
+            **self._usage.metrics({"steps": moment.step, "updates": moment.updates, "samples": samples}),
             **infer_ms(actors),
             **self._supervisor.usage(),
             **scalars(self._add_up()),

@@ -65,4 +65,4 @@ class Reporter:
         return True
 
     def log(self, metrics: dict[str, float]) -> None:
-        self.sink.scalars(self.moment.step, metrics)
+        self.sink.metrics(self.moment.step, metrics)

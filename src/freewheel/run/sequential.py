@@ -160,7 +160,7 @@ class Sequential:
         found = {
             "train/updates": float(moment.updates),
             "train/seconds": moment.seconds,
-            **self._usage.figures({"steps": moment.step, "updates": moment.updates, "samples": samples}),
+            **self._usage.metrics({"steps": moment.step, "updates": moment.updates, "samples": samples}),
             **infer_ms([self.plan.ledger.snapshot(SUPERVISOR)]),
         }
         if isinstance(self.actor.world, PoolWorld):
