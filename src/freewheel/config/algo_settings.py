@@ -1,4 +1,4 @@
-"""Settings that several algorithms share: those of action values, exploration, replay and rollouts."""
+"""Settings that several algorithms share: action values, exploration, replay and rollouts."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _whole_s(role: RoleTime) -> float:
 def _shares(role: RoleTime) -> RoleAccount:
     whole_s = _whole_s(role)
     own = OF_KIND.get(role.kind, ())
-    # All pages have all phases: those of other kinds of roles are left out if they are 0.
+    # All pages have all phases: a phase of another kind of role is left out if it is 0.
     spent = {**dict.fromkeys(own, 0.0), **{phase: s for phase, s in role.phases.items() if s > 0 or phase in own}}
     shares = {phase: s / whole_s if whole_s > 0 else 0.0 for phase, s in spent.items()}
     return RoleAccount(

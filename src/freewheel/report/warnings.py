@@ -24,7 +24,7 @@ MOST_WORKERS = 0.1
 def find_warnings(
     roles: Sequence[RoleTime], actors: Side, learners: Side, ratio_target: float, ratio: float, is_free: bool
 ) -> list[str]:
-    """All warnings of an account: those of the run, then those of each role."""
+    """All warnings of an account: first about the run, then about each role."""
     published = sum(role.counters.get("published", 0) for role in roles)
     found = [*_of_run(actors, learners, ratio_target, ratio, is_free)]
     for role in roles:
