@@ -1,13 +1,13 @@
-"""What can go wrong, by who must act.
+"""All errors that Freewheel raises itself, by who must act.
 
 FreewheelError
 ├── ConfigError       the user, before anything starts: a setting that cannot work
-├── EnvError          the user's env broke its contract
-├── Diverged          the user: training ran away into numbers that are not finite
-├── RoleLost          an actor or the learner died and its restarts are used up
-├── ReplayError       the caller of the replay, lanes, weights or ledger: nothing was written, nothing was lost
-├── CheckpointError   a saved state that is missing, foreign or damaged
-└── ProtocolError     the peer at the other end of a socket
+├── EnvError          the author of the env: it broke the contract of an env
+├── Diverged          the user: updates keep producing values that are not finite; the last good weights are kept
+├── RoleLost          the user: an actor or the learner died, and no restarts are left
+├── ReplayError       the caller of the replay, lanes, weights or ledger: the call was refused and changed nothing
+├── CheckpointError   the user: a checkpoint is missing, damaged or of another run
+└── ProtocolError     the peer at the other end of a socket: it broke the wire format
 """
 
 
@@ -28,15 +28,15 @@ class Diverged(FreewheelError):
 
 
 class RoleLost(FreewheelError):
-    """An actor or learner that died and may not be started again."""
+    """An actor or learner that died and has no restarts left."""
 
 
 class ReplayError(FreewheelError):
-    """A call that shared memory refused; nothing was written and nothing was lost."""
+    """A call that shared memory refused; it changed nothing."""
 
 
 class CheckpointError(FreewheelError):
-    """A saved state that is missing, foreign or damaged."""
+    """A checkpoint that is missing, damaged or of another run."""
 
 
 class ProtocolError(FreewheelError):

@@ -12,13 +12,13 @@ from gymnasium import spaces
 from freewheel.errors import ConfigError
 
 Space = spaces.Space[Any]
-# The field of a Dict observation that says which actions are allowed.
+# The field of a Dict observation that marks the allowed actions.
 MASK = "action_mask"
 
 
 @dataclass(frozen=True)
 class Field:
-    """One named array of a row. Observations are stacked and gathered for the next state too; the rest is not."""
+    """One named array of a row. Only observations are stacked, and sampled for the next state too."""
 
     name: str
     dtype: str
@@ -31,17 +31,17 @@ class Field:
 
     @property
     def num_words(self) -> int:
-        """64-bit words it takes in a row."""
+        """Its size in a row, in 64-bit words."""
         return (self.num_bytes + 7) // 8
 
 
 @dataclass(frozen=True)
 class RowSpec:
-    """The named fields of a row, in the order in which they lie in memory.
+    """The named fields of a row, in memory order.
 
-    Nested spaces become fields with dotted names: Dict(pos=..., bag=Tuple(a, b)) as an observation gives
-    `obs.pos`, `obs.bag.0`, `obs.bag.1`. Beside the fields every row has reward, terminated, truncated, steps since the
-    episode began, the policy version it was acted with, and a priority.
+    Nested spaces become fields with dotted names: the observation Dict(pos=..., bag=Tuple(a, b)) gives `obs.pos`,
+    `obs.bag.0` and `obs.bag.1`. Every row also has a reward, terminated, truncated, the number of steps since the episode
+    began, the version of the weights that chose the action, and a priority.
     """
 
     fields: tuple[Field, ...]
@@ -50,7 +50,7 @@ class RowSpec:
     def of(
         cls, observation: Space, action: Space, extra: Mapping[str, tuple[str, tuple[int, ...]]] | None = None
     ) -> RowSpec:
-        """The row of these spaces; `extra` adds columns by name, as (dtype, shape): log-prob, source tag and the like."""
+        """The row of these spaces; `extra` adds columns by name, as (dtype, shape), such as log_prob."""
         fields = [*fields_of("obs", observation, is_observation=True), *fields_of("action", action)]
         for name, (dtype, shape) in (extra or {}).items():
             _check_extra(name, dtype, [field.name for field in fields])
@@ -66,24 +66,29 @@ class RowSpec:
         return sum(field.num_words for field in self.fields)
 
 
-def flatten(name: str, space: Space, value: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """A (batched) value of a nested space as the arrays of its fields, by field name."""
+def _parts(space: Space) -> list[tuple[Any, Space]] | None:
+    """The parts of a nested space by key or index; None if it is not nested."""
     if isinstance(space, spaces.Dict):
-        parts = [flatten(f"{name}.{key}", sub, value[key]) for key, sub in space.spaces.items()]
-    elif isinstance(space, spaces.Tuple):
-        parts = [flatten(f"{name}.{i}", sub, value[i]) for i, sub in enumerate(space.spaces)]
-    else:
+        return list(space.spaces.items())
+    return list(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else None
+
+
+def flatten(name: str, space: Space, value: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of a (batched) value of a nested space, by field name."""
+    parts = _parts(space)
+    if parts is None:
         return {name: np.asarray(value, dtype=_dtype(name, space))}
-    return {key: array for part in parts for key, array in part.items()}
+    flat = (flatten(f"{name}.{key}", sub, value[key]) for key, sub in parts)
+    return {field: array for part in flat for field, array in part.items()}
 
 
 def unflatten(name: str, space: Space, fields: Mapping[str, Any]) -> Any:
-    """The value of a nested space whose fields these are: what `flatten` takes apart."""
-    if isinstance(space, spaces.Dict):
-        return {key: unflatten(f"{name}.{key}", sub, fields) for key, sub in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(unflatten(f"{name}.{i}", sub, fields) for i, sub in enumerate(space.spaces))
-    return fields[name]
+    """The value of a nested space from its fields: the inverse of `flatten`."""
+    parts = _parts(space)
+    if parts is None:
+        return fields[name]
+    made = {key: unflatten(f"{name}.{key}", sub, fields) for key, sub in parts}
+    return made if isinstance(space, spaces.Dict) else tuple(made.values())
 
 
 def as_observation(fields: Mapping[str, Any]) -> Any:
@@ -92,40 +97,37 @@ def as_observation(fields: Mapping[str, Any]) -> Any:
 
 
 def fields_of(name: str, space: Space, *, is_observation: bool = False) -> list[Field]:
-    """The fields of a nested space, in the order in which `flatten` gives them."""
-    if isinstance(space, spaces.Dict):
-        parts = [(f"{name}.{key}", sub) for key, sub in space.spaces.items()]
-    elif isinstance(space, spaces.Tuple):
-        parts = [(f"{name}.{i}", sub) for i, sub in enumerate(space.spaces)]
-    else:
-        dtype, shape = _dtype(name, space), space.shape or ()
+    """The fields of a nested space, in the order of `flatten`."""
+    parts = _parts(space)
+    if parts is None:
+        dtype, shape = _dtype(name, space), tuple(int(n) for n in space.shape or ())
         if 0 in shape:
-            raise ConfigError(f"space {name} has shape {shape}: there is nothing in it to store.")
-        return [Field(name, str(dtype), tuple(int(n) for n in shape), is_observation)]
-    return [field for part, sub in parts for field in fields_of(part, sub, is_observation=is_observation)]
+            raise ConfigError(f"space {name} has shape {shape}, which holds no number. Remove it from the env's space.")
+        return [Field(name, str(dtype), shape, is_observation)]
+    return [field for key, sub in parts for field in fields_of(f"{name}.{key}", sub, is_observation=is_observation)]
 
 
 def _dtype(name: str, space: Space) -> np.dtype[Any]:
     if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         raise ConfigError(
-            f"space {name} is {type(space).__name__}; rows hold Box, Discrete, MultiDiscrete and MultiBinary, "
-            "and Dict and Tuple of those. Wrap the env so that it gives one of them."
+            f"space {name} is {type(space).__name__}; supported are Box, Discrete, MultiDiscrete, MultiBinary, and Dict and "
+            "Tuple of these. Wrap the env to give one of them."
         )
     dtype = np.dtype(space.dtype)
     if dtype.kind not in "fiub":
-        raise ConfigError(f"space {name} has dtype {dtype}; rows hold floats, integers and booleans.")
+        raise ConfigError(f"space {name} has dtype {dtype}; supported are floats, integers and booleans.")
     return dtype
 
 
 def _check_extra(name: str, dtype: str, taken: list[str]) -> None:
     if name in taken or name.split(".")[0] in ("obs", "next_obs", "action"):
-        raise ConfigError(f"extra column {name!r} has a name that is taken by {', '.join(taken)}.")
+        raise ConfigError(f"extra column {name!r} needs another name: the row has {', '.join(taken)}.")
     if np.dtype(dtype).kind not in "fiub":
-        raise ConfigError(f"extra column {name!r} has dtype {dtype}; rows hold floats, integers and booleans.")
+        raise ConfigError(f"extra column {name!r} has dtype {dtype}; supported are floats, integers and booleans.")
 
 
 def describe(space: Space) -> dict[str, Any]:
-    """A space as JSON-able data, from which `read_space` makes it again."""
+    """A space as data for JSON, which `read_space` reads."""
     if isinstance(space, spaces.Dict):
         return {"kind": "Dict", "parts": {key: describe(sub) for key, sub in space.spaces.items()}}
     if isinstance(space, spaces.Tuple):
@@ -139,11 +141,11 @@ def describe(space: Space) -> dict[str, Any]:
         return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "dtype": str(space.dtype)}
     if isinstance(space, spaces.MultiBinary):
         return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
-    raise ConfigError(f"a space of kind {type(space).__name__} cannot be saved.")
+    raise ConfigError(f"a {type(space).__name__} space cannot be saved.")
 
 
 def read_space(data: Mapping[str, Any]) -> Space:
-    """The space that `describe` was given."""
+    """The space that `describe` described."""
     kind = data["kind"]
     if kind == "Dict":
         return spaces.Dict({key: read_space(part) for key, part in data["parts"].items()})
@@ -161,5 +163,5 @@ def read_space(data: Mapping[str, Any]) -> Space:
 
 
 def _bounds(bound: np.ndarray[Any, Any]) -> Any:
-    """One number where all are equal, as for images; JSON has words for the infinities."""
+    """One number if all are equal, as for images. Python's JSON writes infinities as words."""
     return bound.flat[0].item() if bound.size and (bound == bound.flat[0]).all() else bound.tolist()

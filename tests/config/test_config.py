@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from freewheel.algos import appo, ppo, sac
-from freewheel.config import Config, assemble, find_algo, from_dict, local, parts, rollout, to_dict, values
+from freewheel.config import Config, algo_settings, assemble, find_algo, from_dict, settings, to_dict
 from freewheel.config.algos import names
 from freewheel.config.assemble import known, presets, read_preset
 from freewheel.config.check import RANGES, unused
@@ -70,7 +70,7 @@ def test_a_preset_can_be_chosen_by_name_or_left_out() -> None:
     [
         ("[all\n", "cannot be read"),
         ("[dqm]\nsteps = 1\n", "Did you mean dqn"),
-        ("[all]\nenv = 'Acrobot-v1'\n", "the user's to choose"),
+        ("[all]\nenv = 'Acrobot-v1'\n", "must not choose"),
         ("[all.learner]\nlrr = 1.0\n", "learner.lr"),
         ("[all.learner]\nlr = 'fast'\n", "must be float"),
     ],
@@ -99,7 +99,7 @@ def test_a_wrong_preset_is_named(tmp_path: Path, text: str, part: str) -> None:
         ({"learner.accumulate": 3}, "equal parts"),
         ({"replay.rows": 500}, "warm-up would never end"),
         ({"algo": "c51", "q.v_min": 3.0, "q.v_max": 3.0}, "below"),
-        ({"net.kernels": [3]}, "one of each"),
+        ({"net.kernels": [3]}, "one entry per convolution"),
         ({"explore.schedule": "exponential", "explore.end": 0.0}, "never reaches 0"),
         ({"explore.pulse_every_steps": 10, "explore.pulse_steps": 20}, "never end"),
         ({"learner.tau": 1.5}, "at most 1"),
@@ -121,7 +121,7 @@ def test_devices_go_by_their_names() -> None:
     assert "learner.device='cuda:x'" in refused({"learner.device": "cuda:x"})
     assert "local.act_device='auto' must be cpu, cuda" in refused({"local.act_device": "auto"})
     together = {"local.act_device": "cuda", "local.act_precision": "int8"}
-    assert "local.act_precision=int8 is for actors on the CPU" in refused(together)
+    assert "local.act_precision=int8 needs actors on the CPU" in refused(together)
 
 
 @pytest.mark.parametrize("name", sorted(RANGES))
@@ -144,8 +144,8 @@ def test_every_range_is_kept(name: str) -> None:
         ({"q.noisy": True, "explore.end": 0.1}, "q.noisy explores"),
         ({"explore.ladder_base": 0.5}, "schedule=linear"),
         ({"net.body": "mlp", "net.channels": [8, 8, 8]}, "net.body=mlp"),
-        ({"net.body": "my:net", "net.hidden": [8]}, "yours"),
-        ({"net.complete": True}, "one of ours"),
+        ({"net.body": "my:net", "net.hidden": [8]}, "your own network"),
+        ({"net.complete": True}, "built-in network"),
     ],
 )
 def test_a_setting_without_effect_is_refused(given: dict[str, Any], reason: str) -> None:
@@ -170,7 +170,7 @@ def test_a_saved_config_comes_back() -> None:
 
 def test_every_setting_says_what_it_is() -> None:
     """`--help` shows these sentences."""
-    modules = (local, rollout, parts, values, ppo, appo, sac)
+    modules = (settings, algo_settings, ppo, appo, sac)
     nodes = [node for module in modules for node in ast.parse(Path(module.__file__).read_text()).body]
     for cls in [node for node in nodes if isinstance(node, ast.ClassDef) and node.name.endswith("Config")]:
         for node, following in zip(cls.body, [*cls.body[1:], None], strict=True):

@@ -9,7 +9,7 @@ import pytest
 from freewheel.config import assemble, find_algo
 from freewheel.config.algos import names
 from freewheel.config.assemble import read_preset
-from freewheel.config.image import ImageConfig, wanted
+from freewheel.config.settings import ImageConfig, wanted
 from freewheel.errors import ConfigError
 from freewheel.run.layout import choose
 

@@ -281,7 +281,7 @@ def test_spaces_that_cannot_be_rows_are_refused() -> None:
         RowSpec.of(spaces.Text(5), spaces.Discrete(2))
     with pytest.raises(ConfigError, match=r"space obs.a has shape \(0,\)"):
         RowSpec.of(spaces.Dict(a=spaces.Box(0, 1, (0,), np.float32)), spaces.Discrete(2))
-    with pytest.raises(ConfigError, match="extra column 'action' has a name that is taken"):
+    with pytest.raises(ConfigError, match="extra column 'action' needs another name"):
         RowSpec.of(spaces.Discrete(2), spaces.Discrete(2), extra={"action": ("float32", ())})
 
 

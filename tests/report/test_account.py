@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from freewheel.report import phases
-from freewheel.report.account import Account, RoleTime, account, scalars, table
+from freewheel.report.account import Account, RoleTime, account, table
 
 
 def role(
@@ -74,9 +74,9 @@ def test_the_learner_binds() -> None:
     found = run(HELD_ACTOR, BUSY_LEARNER)
     assert found.binds == "learner"
     assert found.verdict == (
-        "The learner binds: 96 % of its time is updates, and actors waited 71 % of theirs for it. "
-        "To go faster: compiled updates (--compile on) where they are eager, fewer of them per step (--learner.ratio, "
-        "--ppo.epochs), or a smaller network."
+        "The learner binds: 96 % of its time went to updates, and the actors waited 71 % of their time for it. "
+        "To go faster: compile updates (--compile on) if they are eager, make fewer per step (--learner.ratio, "
+        "--ppo.epochs), or use a smaller network."
     )
     assert found.warnings == ()
 
@@ -85,8 +85,9 @@ def test_actors_bind_by_env_steps() -> None:
     found = run(BUSY_ACTOR, STARVED_LEARNER)
     assert found.binds == "actors"
     assert found.verdict.startswith(
-        "Actors bind: 80 % of their time is env steps, 17 % choosing actions, and the learner waited 60 % of its time "
-        "for data. To go faster: a faster env, or where cores are free a pool (--world pool) or more actors (--local.actors)"
+        "Actors bind: 80 % of their time went to env steps, 17 % to choosing actions, and the learner waited 60 % of its "
+        "time for data. To go faster: use a faster env or, if cores are free, a pool (--world pool) or more actors "
+        "(--local.actors)"
     )
     assert found.warnings == ()
 
@@ -94,7 +95,7 @@ def test_actors_bind_by_env_steps() -> None:
 def test_actors_bind_by_choosing_actions() -> None:
     found = run({"env": 9.0, "infer": 90.0, "write": 1.0}, STARVED_LEARNER)
     assert found.binds == "actors"
-    assert "90 % of their time is choosing actions, and" in found.verdict
+    assert "90 % of their time went to choosing actions, and" in found.verdict
     assert "--lanes" in found.verdict
     assert "--local.actors" not in found.verdict
 
@@ -102,7 +103,9 @@ def test_actors_bind_by_choosing_actions() -> None:
 def test_neither_binds_when_nobody_waits() -> None:
     found = run(BUSY_ACTOR, BUSY_LEARNER)
     assert found.binds == "neither"
-    assert found.verdict.startswith("Neither binds: nobody waited; 96 % of the learner's time is updates, and 80 % of")
+    assert found.verdict.startswith(
+        "Neither binds: nobody waited. 96 % of the learner's time went to updates, and 80 %"
+    )
     assert "--learner.ratio" in found.verdict
     assert "--local.actors" in found.verdict
 
@@ -110,7 +113,9 @@ def test_neither_binds_when_nobody_waits() -> None:
 def test_neither_binds_when_both_sleep() -> None:
     found = run({"env": 50.0, "wait_ratio": 50.0}, {"compute": 60.0, "wait_data": 40.0})
     assert found.binds == "neither"
-    assert "actors waited 50 % for the ratio and the learner 40 % for data" in found.verdict
+    assert (
+        "the actors waited 50 % of their time for the ratio, and the learner 40 % of its time for data" in found.verdict
+    )
     assert "--local.slack-steps" in found.verdict
     assert len(found.warnings) == 1
 
@@ -118,22 +123,22 @@ def test_neither_binds_when_both_sleep() -> None:
 def test_a_short_run_was_mostly_start_up() -> None:
     found = run({"start": 3.0, "env": 0.5, "wait_ratio": 1.0}, {"start": 3.0, "compute": 1.5})
     assert found.binds == "start"
-    assert found.verdict.startswith("Start-up took most of it: 67 % of")
+    assert found.verdict.startswith("Start-up took most of the time (67 %)")
     found = run({"stop": 3.0, "env": 0.5}, {"stop": 3.0, "compute": 1.5})
-    assert found.verdict.startswith("Stopping took most of it")
+    assert found.verdict.startswith("Stopping took most of the time")
 
 
 def test_start_up_does_not_hide_who_binds() -> None:
     """Shares in the verdict are of the time between start and stop."""
     found = run({**HELD_ACTOR, "start": 90.0}, {**BUSY_LEARNER, "start": 90.0})
-    assert "96 % of its time is updates, and actors waited 71 %" in found.verdict
+    assert "96 % of its time went to updates, and the actors waited 71 %" in found.verdict
     assert found.roles["learner"].phases["compute"] == pytest.approx(96 / 190)
 
 
 def test_a_free_run_tells_the_ratio_it_missed() -> None:
     found = run(BUSY_ACTOR, BUSY_LEARNER, ratio=12.0, is_free=True)
     assert found.binds == "learner"
-    assert "it drew 12 samples per step where 32 were asked for" in found.verdict
+    assert "It sampled 12 rows per step instead of 32" in found.verdict
     assert found.warnings == ()
     assert run(BUSY_ACTOR, BUSY_LEARNER, ratio=32.0, is_free=True).binds == "neither"
 
@@ -149,33 +154,33 @@ def test_a_run_within_the_warm_up_has_no_update() -> None:
 @pytest.mark.parametrize(
     ("phase", "words", "cure"),
     [
-        ("sample", "25 % drawing batches", "--local.prefetch"),
-        ("priorities", "25 % writing priorities back", "--replay.no-prioritized"),
-        ("publish", "25 % publishing weights", "--local.publish-every-updates"),
-        ("checkpoint", "25 % saving checkpoints", "--checkpoint.every-steps"),
-        ("report", "25 % reporting figures", "--log.every-s"),
-        ("compile", "25 % compiling", "--compile auto"),
-        ("transfer", "25 % moving batches to the device", "uint8"),
+        ("sample", "25 % to sampling batches", "--local.prefetch"),
+        ("priorities", "25 % to writing priorities back", "--replay.no-prioritized"),
+        ("publish", "25 % to publishing weights", "--local.publish-every-updates"),
+        ("checkpoint", "25 % to saving checkpoints", "--checkpoint.every-steps"),
+        ("report", "25 % to reporting metrics", "--log.every-s"),
+        ("compile", "25 % to compiling", "--compile auto"),
+        ("transfer", "25 % to moving batches to the device", "uint8"),
     ],
 )
 def test_what_else_takes_more_than_a_tenth_is_named(phase: str, words: str, cure: str) -> None:
     found = run(HELD_ACTOR, {"compute": 75.0, phase: 25.0})
-    assert f"75 % of its time is updates, {words}, and actors waited" in found.verdict
+    assert f"75 % of its time went to updates, {words}, and the actors waited" in found.verdict
     assert cure in found.verdict
-    assert words.removeprefix("25 % ") not in run(HELD_ACTOR, {"compute": 91.0, phase: 9.0}).verdict
+    assert words.removeprefix("25 % to ") not in run(HELD_ACTOR, {"compute": 91.0, phase: 9.0}).verdict
 
 
 @pytest.mark.parametrize(
     ("phase", "words", "cure"),
     [
-        ("write", "30 % writing rows", "uint8"),
-        ("fetch", "30 % fetching weights", "--local.publish-every-s"),
-        ("report", "30 % reporting figures", "--log.every-s"),
+        ("write", "30 % to writing rows", "uint8"),
+        ("fetch", "30 % to fetching weights", "--local.publish-every-s"),
+        ("report", "30 % to reporting metrics", "--log.every-s"),
     ],
 )
 def test_what_holds_actors_up_is_named(phase: str, words: str, cure: str) -> None:
     found = run({"env": 70.0, phase: 30.0}, STARVED_LEARNER)
-    assert f"70 % of their time is env steps, {words}, and the learner waited" in found.verdict
+    assert f"70 % of their time went to env steps, {words}, and the learner waited" in found.verdict
     assert cure in found.verdict
 
 
@@ -184,7 +189,9 @@ def test_one_role_alone_is_told_by_its_work() -> None:
         one = role(kind, {"env": 30.0, "infer": 9.0, "compute": 61.0})
         found = account([one], ratio_target=32, ratio=32, is_free=False)
         assert found.binds == "one"
-        assert found.verdict.startswith("One role did all of it: 61 % of its time is updates, 30 % env steps. To go")
+        assert found.verdict.startswith(
+            "One role did everything: 61 % of its time went to updates, 30 % to env steps. To"
+        )
         assert "--local" not in found.verdict  # which one process refuses
 
 
@@ -204,7 +211,7 @@ def test_the_warm_up_is_nobodys_wait() -> None:
     assert run(actor, learner, warmup_s=100.0).binds == "learner"
     assert run(actor, learner, warmup_s=100.0).warnings == ()
     assert run(actor, learner).binds == "actors"
-    assert "20 % for the ratio and the learner 50 % for data" in run(actor, learner).warnings[0]
+    assert "20 % of their time for the ratio and the learner 50 % for data" in run(actor, learner).warnings[0]
 
 
 # Shares, lives, and what is not as it should be.
@@ -232,22 +239,11 @@ def test_lives_of_a_role_are_added_up() -> None:
     assert found.warnings == ("actor 0 was started 2 times; the lines above say why it died.",)
 
 
-def test_what_came_since_an_earlier_look() -> None:
-    before = role("learner", {"start": 3.0, "compute": 1.0}, counters={"updates": 10}, cpu_s=3.0)
-    now = role("learner", {"start": 3.0, "compute": 96.0, "sample": 5.0}, counters={"updates": 110}, cpu_s=99.0)
-    after = now.since(before)
-    assert after.wall_s == 100.0
-    assert after.phases == {"start": 0.0, "compute": 95.0, "sample": 5.0}
-    assert (after.counters, after.cpu_s) == ({"updates": 100}, 96.0)
-
-
 def test_time_without_a_name_is_a_warning() -> None:
     one = role("learner", {"compute": 96.0}, wall_s=100.0)
     found = account([one], ratio_target=1, ratio=1, is_free=False)
     assert found.roles["learner"].closed == pytest.approx(0.96)
-    assert found.warnings == (
-        "learner: 4 % of its 100.0 s is missing from the account (time that no phase was marked for).",
-    )
+    assert found.warnings == ("learner: 4 % of its 100.0 s is missing from the account (no phase was marked).",)
     assert "unmarked 4" in table(found)
     assert not account(
         [role("learner", {"compute": 98.5}, wall_s=100.0)], ratio_target=1, ratio=1, is_free=False
@@ -263,12 +259,14 @@ def test_more_time_than_there_was_is_a_warning() -> None:
 def test_a_wait_of_both_sides_is_a_warning() -> None:
     found = run({"env": 94.0, "wait_ratio": 6.0}, {"compute": 75.0, "wait_data": 25.0})
     assert found.binds == "actors"
-    assert found.warnings[0].startswith("actors waited 6 % for the ratio and the learner 25 % for data; one of the two")
+    assert found.warnings[0].startswith(
+        "the actors waited 6 % of their time for the ratio and the learner 25 % for data; one"
+    )
     assert run({"env": 96.0, "wait_ratio": 4.0}, {"compute": 75.0, "wait_data": 25.0}).warnings == ()
 
 
 def test_a_ratio_that_was_missed_is_a_warning() -> None:
-    assert "the ratio is 30 where 32 was asked for" in run(HELD_ACTOR, BUSY_LEARNER, ratio=30.0).warnings[0]
+    assert "the replay ratio is 30 instead of 32" in run(HELD_ACTOR, BUSY_LEARNER, ratio=30.0).warnings[0]
     assert run(HELD_ACTOR, BUSY_LEARNER, ratio=31.0).warnings == ()
     assert run(BUSY_ACTOR, BUSY_LEARNER, ratio=30.0, is_free=True).warnings == ()
 
@@ -276,8 +274,8 @@ def test_a_ratio_that_was_missed_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("kind", "counters", "gauges", "text"),
     [
-        ("actor", {"dropped_messages": 1234}, {}, "dropped 1,234 messages"),
-        ("learner", {"samples": 1000, "redraws": 11}, {}, "drew 11 of 1,000 samples again"),
+        ("actor", {"dropped_messages": 1234}, {}, "dropped 1,234 log messages"),
+        ("learner", {"samples": 1000, "redraws": 11}, {}, "sampled 11 of 1,000 rows again"),
         ("actor", {}, {"policy_lag": 101.0}, "weights 101 versions old"),
         ("actor", {"steps": 9, "fetched": 0, "published": 7}, {}, "fetched none of 7 versions"),
     ],
@@ -300,7 +298,7 @@ def test_a_learner_without_a_core_is_a_warning() -> None:
         one = role("learner", {"compute": 80.0, "wait_data": 20.0}, cpu_s=cpu_s)
         return account([one], ratio_target=1, ratio=1, is_free=False).warnings
 
-    assert "was at work for 80.0 s but had a core for 40.0 s" in warnings(40.0)[0]
+    assert "was at work for 80.0 s but had a core for only 40.0 s" in warnings(40.0)[0]
     assert warnings(70.0) == ()
 
 
@@ -326,7 +324,7 @@ def test_the_table_fits_a_terminal_and_ends_in_the_verdict() -> None:
     assert max(len(line) for line in text.splitlines()) <= 80
     assert text.splitlines()[0].startswith("role ")
     assert "wait_ratio 69, env 19" in text
-    assert "warning: the ratio is 20" in text
+    assert "warning: the replay ratio is 20" in text
     assert re.sub(r"\s+", " ", text).endswith(found.verdict)
     assert "\x1b" not in text
     assert all(re.search(r"[0-9],?$", line) for line in text.splitlines()[1:4])
@@ -353,8 +351,8 @@ def test_json_has_shares_verdict_and_warnings() -> None:
     assert "2 times" in found["warnings"][0]
 
 
-def test_scalars_are_named_by_role_and_phase() -> None:
-    found = scalars(run(HELD_ACTOR, BUSY_LEARNER))
+def test_metrics_are_named_by_role_and_phase() -> None:
+    found = run(HELD_ACTOR, BUSY_LEARNER).metrics()
     assert found["account/actor_0/wait_ratio"] == pytest.approx(0.71)
     assert found["account/learner/compute"] == pytest.approx(0.96)
     assert found["account/learner/closed"] == pytest.approx(1.0)
@@ -362,9 +360,9 @@ def test_scalars_are_named_by_role_and_phase() -> None:
 
 
 def test_waiting_for_other_workers_is_no_useful_work() -> None:
-    found = run(HELD_ACTOR, {"compute": 70.0, "wait_team": 28.0, "sample": 2.0})
+    found = run(HELD_ACTOR, {"compute": 70.0, "wait_workers": 28.0, "sample": 2.0})
     assert found.roles["learner"].useful == pytest.approx(0.7)
-    assert "28 % waiting for other training workers" in found.verdict
+    assert "28 % to waiting for gradient workers" in found.verdict
     assert "--learner.workers 1" in found.verdict
-    assert any("waited 28 % of its time for the gradients of other" in warning for warning in found.warnings)
-    assert not run(HELD_ACTOR, {"compute": 95.0, "wait_team": 5.0}).warnings
+    assert any("waited 28 % of its time for gradient workers" in warning for warning in found.warnings)
+    assert not run(HELD_ACTOR, {"compute": 95.0, "wait_workers": 5.0}).warnings

@@ -14,7 +14,7 @@ from freewheel.config import find_algo
 from freewheel.config.algos import names as algo_names
 from freewheel.config.assemble import known
 from freewheel.report import phases
-from freewheel.report.account import RoleTime, account, scalars, table
+from freewheel.report.account import RoleTime, account, table
 from freewheel.report.verdict import WORDS
 
 seconds = st.one_of(st.floats(0, 1e6), st.floats(min_value=0), st.just(0.0))
@@ -47,7 +47,7 @@ def test_any_figures_give_an_account(
     assert found.verdict.endswith(".")
     assert max(len(line) for line in table(found).splitlines()) <= 80
     json.dumps(found.to_dict(), allow_nan=False)
-    assert all(0 <= share <= 1 for share in scalars(found).values())
+    assert all(0 <= share <= 1 for share in found.metrics().values())
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "account.md").read_text()
@@ -59,7 +59,7 @@ def test_every_phase_is_explained() -> None:
 
 
 def test_the_settings_it_advises_exist() -> None:
-    texts = [cure for _, cure in WORDS.values()]
+    texts = [advice for _, advice in WORDS.values()]
     flags = [flag.replace("-", "_") for text in texts for flag in re.findall(r"--([a-z]+\.[a-z-]+)", text)]
     assert flags
     there = {setting for algo in algo_names() for setting in known(find_algo(algo).Settings)}

@@ -43,7 +43,7 @@ def test_lanes_are_counted_apart() -> None:
         Episode(2, 8.0, 2, 5, 0.5),
         Episode(0, -1.0, 1, 5, 0.5),
     ]
-    assert episodes.num_finished == 5
+    assert episodes.window.num_finished == 5
     assert episodes.return_mean == pytest.approx((3 + 101 + 15 + 8 - 1) / 5)
 
 
@@ -78,7 +78,7 @@ def test_against_a_plain_count() -> None:
         got += add(episodes, rows, begun, ended(*((lane, rewards[lane]) for lane in over)) if over else None)
     assert [(episode.lane, episode.length) for episode in got] == [(lane, length) for lane, _, length in expected]
     assert [episode.ret for episode in got] == [ret for _, ret, _ in expected]
-    assert episodes.last_returns == [ret for _, ret, _ in expected][-100:]
+    assert list(episodes.window.returns) == [ret for _, ret, _ in expected][-100:]
     assert len(expected) > 500
 
 

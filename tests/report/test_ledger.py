@@ -86,7 +86,7 @@ def test_pages_do_not_disturb_each_other() -> None:
 
 
 def test_bad_names_are_refused() -> None:
-    with pytest.raises(ConfigError, match="names that differ"):
+    with pytest.raises(ConfigError, match="unique names"):
         Ledger(1, ["a", "a"])
     page = Ledger(1, ["a"]).page(0)
     with pytest.raises(ConfigError, match="phase 'b' is not in the ledger; it has a"):

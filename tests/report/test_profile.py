@@ -16,7 +16,7 @@ import pytest
 
 import freewheel
 from freewheel.report import profile
-from freewheel.report.profile import Sampler, folded, profiled, report
+from freewheel.report.profile import Profiler, folded, profiled, report
 from freewheel.run import entry
 
 
@@ -53,7 +53,7 @@ def test_waits_are_seen(tmp_path: Path) -> None:
 
 
 def test_off_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile, "Sampler", None)
+    monkeypatch.setattr(profile, "Profiler", None)
     threads = threading.active_count()
     with profiled("learner", tmp_path, False):
         assert threading.active_count() == threads
@@ -79,13 +79,13 @@ def test_a_function_that_calls_itself_counts_once() -> None:
 
 
 def test_no_samples_are_no_error(tmp_path: Path) -> None:
-    Sampler(threading.get_ident()).write(tmp_path, "learner")
+    Profiler(threading.get_ident()).write(tmp_path, "learner")
     assert "0 samples" in (tmp_path / "learner.txt").read_text()
 
 
 def test_stacks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "MOST_STACKS", 1)
-    sampler = Sampler(threading.get_ident())
+    sampler = Profiler(threading.get_ident())
     sampler._look()
     first = next(iter(sampler.counts))
 
@@ -110,7 +110,7 @@ def test_a_folder_that_cannot_be_written_does_not_end_the_role(
     (tmp_path / "profile").write_text("a file")
     with profiled("actor-0", tmp_path, True):
         pass
-    assert "the profile of actor-0 is not whole: FileExistsError" in capsys.readouterr().err
+    assert "the profile of actor-0 is incomplete: FileExistsError" in capsys.readouterr().err
 
 
 def test_a_sampler_that_fails_does_not_end_the_role(

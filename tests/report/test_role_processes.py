@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from freewheel.report.processes import Processes, ProcessUsage
+from freewheel.report.usage import Processes, ProcessUsage
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -48,7 +48,7 @@ def test_a_process_that_is_gone_has_nothing() -> None:
 def test_a_system_without_proc_has_nothing(tmp_path: Path) -> None:
     usage = ProcessUsage(os.getpid(), tmp_path / "absent")
     assert (usage.cpu_s(), usage.memory_mb()) == (None, None)
-    assert Processes(proc=tmp_path / "absent").figures({"learner": os.getpid()}) == {}
+    assert Processes(proc=tmp_path / "absent").metrics({"learner": os.getpid()}) == {}
 
 
 def test_a_name_with_brackets_and_blanks_is_no_trouble(tmp_path: Path) -> None:
@@ -75,14 +75,14 @@ def test_rates_are_since_the_last_look(tmp_path: Path) -> None:
     processes = Processes(lambda: now[0], tmp_path)
     write(tmp_path, 5, 3.0, 1000)
     pages_mb = os.sysconf("SC_PAGESIZE") / 1e6
-    assert processes.figures({"actor 0": 5}) == {"process/actor_0/memory_mb": pytest.approx(1000 * pages_mb)}
+    assert processes.metrics({"actor 0": 5}) == {"process/actor_0/memory_mb": pytest.approx(1000 * pages_mb)}
     now[0] += 2
     write(tmp_path, 5, 4.0, 3000)
-    figures = processes.figures({"actor 0": 5})
-    assert figures["process/actor_0/cpu_share"] == pytest.approx(0.5)
-    assert figures["process/actor_0/memory_mb"] == pytest.approx(3000 * pages_mb)
+    found = processes.metrics({"actor 0": 5})
+    assert found["process/actor_0/cpu_share"] == pytest.approx(0.5)
+    assert found["process/actor_0/memory_mb"] == pytest.approx(3000 * pages_mb)
     now[0] += 1
-    assert processes.figures({"actor 0": 5})["process/actor_0/cpu_share"] == 0
+    assert processes.metrics({"actor 0": 5})["process/actor_0/cpu_share"] == 0
 
 
 def test_a_role_that_was_restarted_begins_anew(tmp_path: Path) -> None:
@@ -90,15 +90,15 @@ def test_a_role_that_was_restarted_begins_anew(tmp_path: Path) -> None:
     processes = Processes(lambda: now[0], tmp_path)
     write(tmp_path, 5, 300.0, 10)
     write(tmp_path, 6, 1.0, 10)
-    processes.figures({"learner": 5})
+    processes.metrics({"learner": 5})
     now[0] += 1
-    assert "process/learner/cpu_share" not in processes.figures({"learner": 6})
+    assert "process/learner/cpu_share" not in processes.metrics({"learner": 6})
     now[0] += 1
     write(tmp_path, 6, 2.0, 10)
-    assert processes.figures({"learner": 6})["process/learner/cpu_share"] == pytest.approx(1.0)
-    assert processes.figures({}) == {}
+    assert processes.metrics({"learner": 6})["process/learner/cpu_share"] == pytest.approx(1.0)
+    assert processes.metrics({}) == {}
     now[0] += 1
-    assert "process/learner/cpu_share" not in processes.figures({"learner": 6})
+    assert "process/learner/cpu_share" not in processes.metrics({"learner": 6})
 
 
 def test_threads_count_in_the_cpu_time_of_their_process() -> None:

@@ -15,7 +15,7 @@ import torch
 
 from freewheel.report.csvlog import EpisodesCsv, MetricsCsv
 from freewheel.report.episodes import Episode
-from freewheel.report.sink import Record, Scalars, Sink
+from freewheel.report.sink import Metrics, Record, Sink
 
 
 class Kept:
@@ -55,7 +55,7 @@ def test_all_is_written_in_order_on_close() -> None:
     kept = Kept()
     with Sink([kept]) as sink:
         for step in range(1_000):
-            sink.scalars(step, {"loss": step})
+            sink.metrics(step, {"loss": step})
     assert kept.steps() == list(range(1_000))
     assert kept.calls == ["open", "close"]
     assert sink.num_dropped == 0
@@ -68,12 +68,12 @@ def test_a_full_batch_is_written_at_once_and_a_small_one_in_time(monkeypatch: py
     monkeypatch.setattr("freewheel.report.sink.BATCH_S", 60.0)
     with Sink([kept]) as sink:
         for step in range(100):
-            sink.scalars(step, {})
+            sink.metrics(step, {})
         assert kept.wrote.wait(20)
         assert len(kept.batches) == 1
         kept.wrote.clear()
         monkeypatch.setattr("freewheel.report.sink.BATCH_S", 0.1)
-        sink.scalars(100, {})
+        sink.metrics(100, {})
         assert kept.wrote.wait(20)
         assert kept.steps() == list(range(101))
 
@@ -84,7 +84,7 @@ def test_a_slow_log_makes_nobody_wait_and_drops_are_counted(capfd: pytest.Captur
     sink = Sink([kept], most_waiting=200)
     start = time.monotonic()
     for step in range(10_000):
-        sink.scalars(step, {"loss": 1.0})
+        sink.metrics(step, {"loss": 1.0})
     assert time.monotonic() - start < 5.0, "logging waited for the log"
     dropped = sink.num_dropped
     assert 9_000 < dropped < 10_000
@@ -92,13 +92,13 @@ def test_a_slow_log_makes_nobody_wait_and_drops_are_counted(capfd: pytest.Captur
     sink.close()
     assert len(kept.steps()) == 10_000 - dropped
     assert kept.steps()[:100] == list(range(100))
-    assert f"log: {dropped:,} rows were dropped" in capfd.readouterr().err
+    assert f"log: dropped {dropped:,} rows" in capfd.readouterr().err
 
 
 def test_a_log_that_hangs_does_not_hang_the_end(capfd: pytest.CaptureFixture[str]) -> None:
     gate = threading.Event()
     sink = Sink([Kept(gate)])
-    sink.scalars(1, {})
+    sink.metrics(1, {})
     sink.close(timeout_s=0.2)
     assert "did not finish within 0.2 s" in capfd.readouterr().err
     gate.set()
@@ -109,7 +109,7 @@ def test_a_log_that_fails_is_told_once_and_the_others_go_on(capfd: pytest.Captur
     broken, kept = Kept(error=OSError(28, "No space left on device")), Kept()
     with Sink([broken, kept]) as sink:
         for step in range(300):
-            sink.scalars(step, {})
+            sink.metrics(step, {})
             if step % 100 == 99:
                 assert kept.wrote.wait(10)
                 kept.wrote.clear()
@@ -122,10 +122,10 @@ def test_a_log_that_fails_is_told_once_and_the_others_go_on(capfd: pytest.Captur
 def test_values_are_those_of_the_moment() -> None:
     kept, loss = Kept(), torch.tensor(1.0)
     with Sink([kept]) as sink:
-        sink.scalars(1, {"loss": loss})
+        sink.metrics(1, {"loss": loss})
         loss.fill_(2.0)
     row = kept.batches[0][0].row
-    assert isinstance(row, Scalars)
+    assert isinstance(row, Metrics)
     assert row.values == {"loss": 1.0}
 
 
@@ -137,7 +137,7 @@ from freewheel.report.episodes import Episode
 from freewheel.report.sink import Sink
 sink = Sink([MetricsCsv(Path("metrics.csv")), EpisodesCsv(Path("episodes.csv"))])
 for step in range(250):
-    sink.scalars(step, {"loss": 0.5})
+    sink.metrics(step, {"loss": 0.5})
     sink.episode(Episode(0, 1.0, 2, step, 0.1))
 END
 """
@@ -155,10 +155,10 @@ def test_nothing_is_lost_when_the_process_ends_without_close(tmp_path: Path, end
 def test_metrics_grow_columns_and_resume_below_the_same_header(tmp_path: Path) -> None:
     path = tmp_path / "run" / "metrics.csv"
     with Sink([MetricsCsv(path)]) as sink:
-        sink.scalars(1, {"loss": 0.1 + 0.2, "epsilon": 1})
+        sink.metrics(1, {"loss": 0.1 + 0.2, "epsilon": 1})
     with Sink([MetricsCsv(path)]) as sink:
-        sink.scalars(2, {"epsilon": 0.5, "loss": float("nan")})
-        sink.scalars(3, {"q, mean": 7, "epsilon": 0.25})
+        sink.metrics(2, {"epsilon": 0.5, "loss": float("nan")})
+        sink.metrics(3, {"q, mean": 7, "epsilon": 0.25})
     rows = rows_of(path)
     assert rows[0] == ["step", "time", "loss", "epsilon", "q, mean"]
     assert [row[:1] + row[2:] for row in rows[1:]] == [
@@ -186,7 +186,7 @@ def test_a_foreign_file_in_the_place_is_left_alone(tmp_path: Path, capfd: pytest
     path = tmp_path / "metrics.csv"
     path.write_text("my,notes\n1,2\n")
     with Sink([MetricsCsv(path)]) as sink:
-        sink.scalars(1, {"loss": 1})
+        sink.metrics(1, {"loss": 1})
     assert path.read_text() == "my,notes\n1,2\n"
     assert "move it away" in capfd.readouterr().err
 
@@ -194,8 +194,8 @@ def test_a_foreign_file_in_the_place_is_left_alone(tmp_path: Path, capfd: pytest
 def test_endless_names_end_the_log_and_not_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with Sink([MetricsCsv(tmp_path / "metrics.csv")]) as sink:
         for step in range(600):
-            sink.scalars(step, {f"episode {step}": 1})
-    assert "metrics take 500 names" in capfd.readouterr().err
+            sink.metrics(step, {f"episode {step}": 1})
+    assert "at most 500 are allowed" in capfd.readouterr().err
 
 
 def test_a_full_disk_ends_the_log_and_not_the_run(capfd: pytest.CaptureFixture[str]) -> None:
@@ -203,7 +203,7 @@ def test_a_full_disk_ends_the_log_and_not_the_run(capfd: pytest.CaptureFixture[s
     if not full.exists():
         pytest.skip("this machine has no /dev/full")
     log = EpisodesCsv(full)
-    log._table.open = lambda: setattr(log._table, "_file", open(full, "w"))  # type: ignore[method-assign] # noqa: SIM115
+    log.open = lambda: setattr(log, "_file", open(full, "w"))  # type: ignore[method-assign] # noqa: SIM115
     with Sink([log]) as sink:
         sink.episode(Episode(0, 1.0, 1))
     assert "No space left on device" in capfd.readouterr().err

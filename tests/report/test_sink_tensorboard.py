@@ -32,10 +32,10 @@ def test_scalars_episodes_and_settings_come_back(
     folder = tmp_path / "tb"
     with Sink([TensorBoardLog(folder, {"learner": {"lr": 0.001}, "env": "CartPole-v1"})]) as sink:
         for step in (10, 20, 30):
-            sink.scalars(step, {"loss": step / 4})
+            sink.metrics(step, {"loss": step / 4})
         sink.episode(Episode(lane=0, ret=200.0, length=150, step=20))
     with Sink([TensorBoardLog(folder, resumed_at=20)]) as sink:
-        sink.scalars(21, {"loss": 9.0})
+        sink.metrics(21, {"loss": 9.0})
     events = read(folder)
     assert values(events, "loss") == [(10, 2.5), (21, 9.0)]
     assert values(events, "episode/return") == []
@@ -48,5 +48,5 @@ def test_scalars_episodes_and_settings_come_back(
 def test_a_place_that_cannot_be_written_ends_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tb").write_text("a file")
     with Sink([TensorBoardLog(tmp_path / "tb")]) as sink:
-        sink.scalars(1, {"loss": 1.0})
+        sink.metrics(1, {"loss": 1.0})
     assert "log: TensorBoard cannot be written" in capfd.readouterr().err

@@ -9,27 +9,27 @@ from freewheel.report.usage import Usage, infer_ms
 def test_rates_and_shares_are_since_the_last_look() -> None:
     now = [100.0]
     usage = Usage(clock=lambda: now[0])
-    assert usage.figures({"steps": 0})["rate/steps_per_s"] == 0
+    assert usage.metrics({"steps": 0})["rate/steps_per_s"] == 0
     now[0] += 2
     usage.spend("actor", 0.5)
     usage.spend("learner", 0.25)
     usage.spend("learner", 0.75)
-    figures = usage.figures({"steps": 300, "updates": 4})
-    assert figures["rate/steps_per_s"] == 150
-    assert figures["rate/updates_per_s"] == 0  # not counted before
-    assert figures["time/actor_share"] == pytest.approx(0.25)
-    assert figures["time/learner_share"] == pytest.approx(0.5)
-    assert figures["process/memory_mb"] > 10
+    found = usage.metrics({"steps": 300, "updates": 4})
+    assert found["rate/steps_per_s"] == 150
+    assert found["rate/updates_per_s"] == 0  # not counted before
+    assert found["time/actor_share"] == pytest.approx(0.25)
+    assert found["time/learner_share"] == pytest.approx(0.5)
+    assert found["process/memory_mb"] > 10
     now[0] += 1
-    figures = usage.figures({"steps": 400, "updates": 14})
-    assert (figures["rate/steps_per_s"], figures["rate/updates_per_s"]) == (100, 10)
-    assert figures["time/learner_share"] == 0
+    found = usage.metrics({"steps": 400, "updates": 14})
+    assert (found["rate/steps_per_s"], found["rate/updates_per_s"]) == (100, 10)
+    assert found["time/learner_share"] == 0
 
 
 def test_work_shows_as_cpu() -> None:
     usage = Usage()
     sum(i * i for i in range(300_000))
-    assert usage.figures({})["process/cpu_share"] > 0.1
+    assert usage.metrics({})["process/cpu_share"] > 0.1
 
 
 def test_a_choice_takes_the_time_of_its_phase() -> None:

@@ -58,7 +58,7 @@ def test_a_setting_without_effect_is_refused(
 @pytest.mark.parametrize("kind", ["auto", "inline"])
 def test_in_turn_only_a_pool_has_workers(kind: str, name: str, tmp_path: Path) -> None:
     settings = {"world.kind": kind, "world.lanes": 2, name: 2.0 if name.endswith("_s") else 2}
-    with pytest.raises(ConfigError, match=rf"{name} was given, but has no effect.*world\.kind={kind} is no pool"):
+    with pytest.raises(ConfigError, match=rf"{name} was given, but has no effect.*world\.kind={kind} is not a pool"):
         train(tmp_path, settings=settings)
     assert list(tmp_path.iterdir()) == []
 

@@ -16,13 +16,13 @@ from freewheel.memory.rollout import Collected
 
 @dataclass(frozen=True)
 class APPOConfig(ppo.PPOConfig):
-    """Settings of APPO alone: PPO's and V-trace's."""
+    """PPO with V-trace."""
 
     rho_bar: float = 1.0
-    """appo: V-trace rho-bar, the upper bound on the importance weight of a row."""
+    """V-trace rho-bar: upper bound on the importance weight of a row."""
 
     c_bar: float = 1.0
-    """appo: V-trace c-bar, the upper bound on the weights by which later rows count for earlier ones."""
+    """V-trace c-bar: upper bound on the importance weights of the rows after it."""
 
 
 @dataclass(frozen=True)

@@ -28,49 +28,49 @@ STD_EPS = 1e-8
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """Settings of PPO alone."""
+    """PPO."""
 
     gamma: float = 0.99
-    """Discount per step."""
+    """Discount factor per step."""
 
     gae_lambda: float = 0.95
-    """Lambda of the advantages (GAE): 0 trusts the value after one step, 1 sums rewards to the end of the episode."""
+    """GAE lambda: 0 uses one-step advantages, 1 sums all rewards to the end of the episode."""
 
     clip: float = 0.2
-    """How far an action's probability may move from that of the policy which collected the row, as a share of it."""
+    """PPO clip range: limit on the change of an action's probability, as a fraction of its probability at collection."""
 
     clip_schedule: Literal["constant", "linear"] = "constant"
     """Schedule of clip over the run; linear falls to 0."""
 
     value_clip: float = 0.0
-    """How far a value may move from that of the policy which collected the row; 0 sets no bound."""
+    """Value clipping: limit on the change of a value since collection; 0 does not clip."""
 
     value_weight: float = 0.5
-    """Weight of the values' squared error in the loss."""
+    """Weight of the value loss (squared error)."""
 
     entropy_weight: float = 0.01
-    """Weight of the policy's entropy in the loss: more keeps it exploring for longer."""
+    """Weight of the entropy bonus; a higher weight explores for longer."""
 
     epochs: int = 4
     """Passes over each rollout."""
 
     minibatches: int = 4
-    """Updates per epoch, each with an equal part of the rollout's rows."""
+    """Minibatches per epoch, of equal size; one update each."""
 
     normalize_advantage: bool = True
     """Normalise the advantages of each minibatch to mean 0 and standard deviation 1."""
 
     target_kl: float = 0.0
-    """Skip the remaining epochs once the policy has moved this far (approximate KL); 0 never does."""
+    """Skip the remaining epochs once the approximate KL divergence exceeds this; 0 never skips."""
 
     normalize_obs: bool = False
-    """Normalise observations to mean 0 and standard deviation 1 by running statistics, bounded at 10."""
+    """Normalise observations by running mean and standard deviation, and clip them to -10..10."""
 
     normalize_reward: bool = False
-    """Divide rewards by the running standard deviation of the discounted returns, bounded at 10."""
+    """Divide rewards by the running standard deviation of the discounted returns, and clip them to -10..10."""
 
     log_std: float = 0.0
-    """Box actions: log standard deviation at the start."""
+    """Box actions: initial log standard deviation of the policy."""
 
 
 @dataclass(frozen=True)

@@ -23,28 +23,28 @@ from freewheel.nets.soft_actor_critic import SoftActorCritic, SquashedGaussian
 
 @dataclass(frozen=True)
 class SACConfig:
-    """Settings of SAC alone."""
+    """SAC."""
 
     gamma: float = 0.99
-    """Discount per step."""
+    """Discount factor per step."""
 
     n_step: int = 1
-    """Steps of reward summed before the bootstrap."""
+    """n-step returns: sum the rewards of this many steps before bootstrapping."""
 
     alpha: float = 1.0
-    """Temperature at the start: the weight of the entropy beside the return."""
+    """Initial temperature: the weight of the entropy against the return."""
 
     learn_alpha: bool = True
-    """Learn the temperature, so that the entropy stays near its target."""
+    """Learn the temperature so that the entropy stays near target_entropy."""
 
     target_entropy: float | None = None
-    """Entropy to keep, in nats; not set: minus the number of action dimensions."""
+    """Target entropy in nats; not set: minus the number of action dimensions."""
 
     actor_lr: float = 0.0
-    """Learning rate of the actor; 0: learner.lr."""
+    """Learning rate of the actor; 0 uses learner.lr."""
 
     alpha_lr: float = 0.0
-    """Learning rate of the temperature; 0: learner.lr."""
+    """Learning rate of the temperature; 0 uses learner.lr."""
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from freewheel.config import Config, assemble, find_algo, nearest
+from freewheel.config import Config, assemble, find_algo
 from freewheel.config.algos import names as algo_names
 from freewheel.config.assemble import known
 from freewheel.config.check import of_other_algos, value_of
 from freewheel.errors import ConfigError
+from freewheel.imports import nearest
 from freewheel.machine.process import start_forkserver
 from freewheel.machine.signals import ends_at_once
 from freewheel.machine.threads import limit_threads

@@ -1,21 +1,15 @@
-"""Every setting of a run: what there is, what a preset says, and the only place that checks values.
+"""All settings of a run, the presets, and the only place that checks values.
 Takes flags, keywords and preset files; gives one frozen Config to all parts."""
 
+from freewheel.config.algo_settings import ExploreConfig, QConfig, ReplayConfig, RolloutConfig
 from freewheel.config.algos import find_algo
 from freewheel.config.assemble import assemble, from_dict, to_dict
-from freewheel.config.local import LocalConfig
-from freewheel.config.near import nearest
-from freewheel.config.parts import CheckpointConfig, Config, LearnerConfig, LogConfig, NetConfig, WorldConfig
-from freewheel.config.rollout import RolloutConfig
-from freewheel.config.values import ExploreConfig, QConfig, ReplayConfig
+from freewheel.config.settings import Config, LearnerConfig, NetConfig, WorldConfig, wanted
 
 __all__ = [
-    "CheckpointConfig",
     "Config",
     "ExploreConfig",
     "LearnerConfig",
-    "LocalConfig",
-    "LogConfig",
     "NetConfig",
     "QConfig",
     "ReplayConfig",
@@ -24,6 +18,6 @@ __all__ = [
     "assemble",
     "find_algo",
     "from_dict",
-    "nearest",
     "to_dict",
+    "wanted",
 ]

@@ -1,4 +1,4 @@
-"""Layers of settings, lowest first: defaults, what the algorithm's name means, the preset, what was given."""
+"""Settings in layers, each overriding the one before: defaults, the algorithm's defaults, presets, given settings."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from freewheel.config.algos import find_algo, names
 from freewheel.config.check import check, refuse_unused
-from freewheel.config.near import nearest
-from freewheel.config.parts import Config
+from freewheel.config.settings import Config
 from freewheel.errors import ConfigError
+from freewheel.imports import nearest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -24,16 +24,16 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 PRESETS = Path(__file__).parent / "presets"
-# The section of a preset that holds for every algorithm.
+# The section of a preset that applies to every algorithm.
 ALL = "all"
-# Sections that configs saved by version 0.1 have for every algorithm.
-OTHERS = ("q", "ppo", "explore", "replay", "rollout")
-# Settings that they have in a section of another algorithm.
-APPO_ONLY = ("ppo.rho_bar", "ppo.c_bar")
+# Configs saved by version 0.1 have these sections for every algorithm,
+OLD_SECTIONS = ("q", "ppo", "explore", "replay", "rollout")
+# and these settings for ppo too.
+OLD_SETTINGS = ("ppo.rho_bar", "ppo.c_bar")
 
-# What a body is usually made of, where it is asked for by name.
+# Defaults of a network body that is chosen by name.
 BODIES: dict[str, dict[str, Any]] = {"impala": {"net.channels": (16, 32, 32), "net.hidden": (256,)}}
-# Presets for a whole family of envs, used where an env has none of its own.
+# Presets for a whole family of envs, for envs without their own.
 FAMILIES = {
     r"(ale_py:)?(ALE/.+|\w+NoFrameskip-v\d)": "Atari",
     r"SuperMarioBros.*|freewheel\.worlds\.mario:make": "Mario",
@@ -41,31 +41,22 @@ FAMILIES = {
 
 
 def assemble(env: str, given: Mapping[str, Any], preset: str = "auto", *, refuses: bool = True) -> Config:
-    """The settings of a run. `given` has dotted names ("learner.lr") and goes before the preset; all is checked.
+    """The checked settings of a run. `given` has dotted names ("learner.lr") and overrides the preset.
 
-    What is given and has no effect is refused, unless `refuses` is off.
+    A given setting without effect is refused, unless `refuses` is False.
     """
-    layers = read_layers(env, given, preset)
-    config = _built(find_algo(layers["algo"]).Settings, {"env": env, **layers})
-    check(config)
-    if refuses:
-        refuse_unused(config, given)
-    return config
-
-
-def read_layers(env: str, given: Mapping[str, Any], preset: str) -> dict[str, Any]:
-    """All that differs from the defaults, by dotted name; types and names are checked, values are not."""
     algo = str(given.get("algo", "dqn"))
     cls = find_algo(algo)
     given = _typed(cls, given, "")
     body = BODIES.get(str(given.get("net.body")), {})
-    return {**cls.defaults, **read_preset(env, algo, preset), **body, **given, "algo": algo}
+    layers = {"env": env, **cls.defaults, **read_preset(env, algo, preset), **body, **given, "algo": algo}
+    return _checked(cls, layers, given if refuses else {})
 
 
 def read_preset(env: str, algo: str, preset: str) -> dict[str, Any]:
-    """The settings of a preset for an algorithm; of several with commas between them the later ones go before.
+    """The settings of presets, separated by commas, for an algorithm; later presets override earlier ones.
 
-    `auto` looks for the env's own or its family's, `none` gives none, else it is a name or a TOML file.
+    `auto` is the preset of the env or of its family, `none` is no preset; others are a name or a TOML file.
     """
     merged: dict[str, Any] = {}
     for name in preset.split(","):
@@ -87,7 +78,7 @@ def _find_preset(env: str, name: str) -> Path | None:
         written = {known.lower(): known for known in presets()}
         path = PRESETS / f"{written.get(name.lower(), name)}.toml"
     if not path.is_file():
-        raise ConfigError(f"preset {name!r} is neither a TOML file nor the name of a preset{nearest(name, presets())}")
+        raise ConfigError(f"preset {name!r} is neither a known preset nor a TOML file{nearest(name, presets())}")
     return path
 
 
@@ -101,16 +92,16 @@ def _read_file(path: Path, algo: str) -> dict[str, Any]:
     for name in sections:
         if name not in allowed:
             raise ConfigError(
-                f"preset {path} has a section [{name}]; sections are {ALL} and the algorithms{nearest(name, allowed)}"
+                f"preset {path} has a section [{name}]; only [{ALL}] and algorithms are allowed{nearest(name, allowed)}"
             )
-    # What holds for all algorithms holds for those that have such settings.
+    # [all] may have settings that some algorithms lack.
     have = {name.partition(".")[0] for name in known(cls.Settings)}
     merged = {name: value for name, value in _flat(sections.get(ALL, {})).items() if name.partition(".")[0] in have}
     for name in (*cls.preset_sections, algo.rpartition(":")[2]):
         merged |= _flat(sections.get(name, {}))
     for name in ("env", "algo"):
         if name in merged:
-            raise ConfigError(f"preset {path} sets {name}, which is the user's to choose. Take it out.")
+            raise ConfigError(f"preset {path} sets {name}, which a preset must not choose. Remove it.")
     return _typed(cls, merged, f" in preset {path.name}")
 
 
@@ -119,27 +110,28 @@ def presets() -> list[str]:
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Nested, JSON-able: what a run's config.json holds."""
+    """Nested and ready for JSON: the content of a run's config.json."""
     return dataclasses.asdict(config)
 
 
 def from_dict(nested: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Config:
-    """The settings that `to_dict` gave, with some changed; all is checked again."""
+    """The settings that `to_dict` saved, with `changes`; all are checked again."""
     cls = find_algo(str(nested.get("algo", "dqn")))
     saved = {
-        name: value for name, value in nested.items() if name in cls.Settings.__dataclass_fields__ or name not in OTHERS
+        name: value
+        for name, value in nested.items()
+        if name in cls.Settings.__dataclass_fields__ or name not in OLD_SECTIONS
     }
-    flat = {name: value for name, value in _flat(saved).items() if name in known(cls.Settings) or name not in APPO_ONLY}
-    values = {**_typed(cls, flat, " in the saved config"), **_typed(cls, changes or {}, "")}
-    config = _built(cls.Settings, values)
-    check(config)
-    refuse_unused(config, changes or {})
-    return config
+    flat = {
+        name: value for name, value in _flat(saved).items() if name in known(cls.Settings) or name not in OLD_SETTINGS
+    }
+    changes = _typed(cls, changes or {}, "")
+    return _checked(cls, {**_typed(cls, flat, " in the saved config"), **changes}, changes)
 
 
 @cache
 def known(settings: type) -> dict[str, Any]:
-    """Every setting's dotted name and type, of an algorithm's settings."""
+    """The type of every setting of an algorithm, by dotted name."""
     found: dict[str, Any] = {}
     for name, kind in typing.get_type_hints(settings).items():
         if dataclasses.is_dataclass(kind):
@@ -174,12 +166,9 @@ def _as(kind: Any, value: Any, shown: str) -> Any:
         return float(value)
     if isinstance(kind, type) and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
-    wanted = (
-        getattr(kind, "__name__", str(kind))
-        if origin is None
-        else f"a list of {'names' if str in typing.get_args(kind) else 'whole numbers'}"
-    )
-    raise ConfigError(f"{shown} must be {wanted}, not {type(value).__name__}.")
+    items = "names" if str in typing.get_args(kind) else "whole numbers"
+    expected = getattr(kind, "__name__", str(kind)) if origin is None else f"a list of {items}"
+    raise ConfigError(f"{shown} must be {expected}, not {type(value).__name__}.")
 
 
 def _flat(nested: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,11 +181,14 @@ def _flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _built(settings: type, flat: Mapping[str, Any]) -> Config:
+def _checked(cls: Any, flat: Mapping[str, Any], given: Iterable[str]) -> Config:
+    """Builds the settings from their dotted names and checks them."""
     own = {name: value for name, value in flat.items() if "." not in name}
-    for name, part in typing.get_type_hints(settings).items():
+    for name, part in typing.get_type_hints(cls.Settings).items():
         if dataclasses.is_dataclass(part):
             inner = {key[len(name) + 1 :]: value for key, value in flat.items() if key.startswith(f"{name}.")}
             own[name] = part(**inner)  # type: ignore[operator]
-    made: Config = settings(**own)
-    return made
+    config: Config = cls.Settings(**own)
+    check(config)
+    refuse_unused(config, given)
+    return config

@@ -1,18 +1,19 @@
-"""What settings may be, alone and together. Whatever cannot work is refused here, before anything starts."""
+"""Which settings are allowed, alone and together. Settings that cannot work are refused here, before anything starts."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any
 
 from freewheel.config.algos import find_algo
-from freewheel.config.check_world import check_world
-from freewheel.config.parts import Config
+from freewheel.config.settings import Config, WorldConfig
 from freewheel.errors import ConfigError
-from freewheel.imports import is_import
+from freewheel.imports import is_import, nearest
 
-# name: (least, most); both belong to the range, None is open.
+WORLD_KINDS = ("auto", "inline", "pool", "vector")
+# name: (least, most), both included; None sets no bound.
 RANGES: dict[str, tuple[float | None, float | None]] = {
     "steps": (1, None),
     "seed": (0, 2**63 - 1),
@@ -105,7 +106,7 @@ POOL_ONLY = ("world.workers", "world.threads", "world.min_ready", "world.ready_w
 
 
 def check(config: Config) -> None:
-    """Refuses values that cannot work, each with the cure."""
+    """Refuses values that cannot work, and says what to change."""
     algo = find_algo(config.algo)
     for name, (least, most) in {**RANGES, **algo.ranges}.items():
         value = value_of(config, name)
@@ -124,38 +125,48 @@ def check(config: Config) -> None:
         raise ConfigError(f"learner.tau={config.learner.tau} must be at most 1, which copies the online network.")
     for name in config.log.sinks:
         if not is_import(name):
-            raise ConfigError(f"log.sinks has {name!r}, which must be module:name.")
-    check_world(config.world)
+            raise ConfigError(f"log.sinks={name!r} must be module:name.")
+    _check_world(config.world)
     _check_net(config)
-    _check_devices(config)
     _check_learner(config)
     algo.check(config)
+
+
+def _check_world(world: WorldConfig) -> None:
+    check_kind(world.kind)
+    try:
+        kwargs = json.loads(world.kwargs)
+    except ValueError as error:
+        raise ConfigError(f"world.kwargs={world.kwargs!r} is not JSON: {error}.") from error
+    if not isinstance(kwargs, dict):
+        raise ConfigError(f'world.kwargs={world.kwargs!r} must be a JSON object, such as {{"size": 4}}.')
+    if world.min_ready > world.lanes:
+        raise ConfigError(
+            f"world.min_ready={world.min_ready} exceeds world.lanes={world.lanes}. Lower the first or raise the second."
+        )
+
+
+def check_kind(kind: str) -> None:
+    """Checks the name only: module:name is imported when the world is made."""
+    if kind not in WORLD_KINDS and not is_import(kind):
+        raise ConfigError(f"world.kind={kind!r} is not known{nearest(kind, (*WORLD_KINDS, 'module:name'))}")
 
 
 def _check_net(config: Config) -> None:
     net = config.net
     for name in ("hidden", "channels", "kernels", "strides"):
         if any(width < 1 for width in getattr(net, name)):
-            raise ConfigError(f"net.{name}={getattr(net, name)} must hold numbers of at least 1.")
+            raise ConfigError(f"net.{name}={getattr(net, name)} must be numbers of at least 1.")
     if net.body != "impala" and len({len(net.channels), len(net.kernels), len(net.strides)}) != 1:
         raise ConfigError(
-            f"net.channels={net.channels}, net.kernels={net.kernels} and net.strides={net.strides} must be as many: "
-            "one of each per convolution."
+            f"net.channels={net.channels}, net.kernels={net.kernels} and net.strides={net.strides} must have the "
+            "same length: one entry per convolution."
         )
     if net.body not in ("auto", "mlp", "cnn", "impala") and ":" not in net.body:
         raise ConfigError(f"net.body={net.body!r} must be mlp, cnn, impala, auto or module:name.")
 
 
 def _check_learner(config: Config) -> None:
-    learner = config.learner
-    if learner.workers > 1 and learner.compile == "on":
-        raise ConfigError(
-            f"learner.workers={learner.workers} share eager updates; learner.compile=on makes one graph of all of it. "
-            "Leave one of them out."
-        )
-
-
-def _check_devices(config: Config) -> None:
     learner, local = config.learner, config.local
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", learner.device):
         raise ConfigError(f"learner.device={learner.device!r} must be auto, cpu, mps, cuda or one such as cuda:1.")
@@ -163,13 +174,18 @@ def _check_devices(config: Config) -> None:
         raise ConfigError(f"local.act_device={local.act_device!r} must be cpu, cuda or one such as cuda:1.")
     if local.act_device != "cpu" and local.act_precision in ("bf16", "int8"):
         raise ConfigError(
-            f"local.act_precision={local.act_precision} is for actors on the CPU, and local.act_device={local.act_device}. "
+            f"local.act_precision={local.act_precision} needs actors on the CPU, but local.act_device={local.act_device}. "
             "Leave one of them out."
+        )
+    if learner.workers > 1 and learner.compile == "on":
+        raise ConfigError(
+            f"learner.workers={learner.workers} and learner.compile=on do not work together: gradient workers need eager "
+            "updates. Leave one of them out."
         )
 
 
 def refuse_unused(config: Config, given: Iterable[str]) -> None:
-    """An option that was given takes effect or is refused."""
+    """Refuses a given setting that has no effect."""
     why = unused(config)
     for name in given:
         if name in why:
@@ -177,19 +193,19 @@ def refuse_unused(config: Config, given: Iterable[str]) -> None:
 
 
 def refuse_sequential(config: Config, given: Iterable[str]) -> None:
-    """The same for what one process has no use for, once it is known whether the run is one."""
+    """Refuses given settings that have no effect in the sequential runtime, once the runtime is known."""
     if config.runtime != "sequential":
         return
     for name in given:
         if name.startswith("local.") or name in ("learner.workers", "world.bad_rows"):
-            why, cure = "", ""
+            why, advice = "", ""
         elif name in POOL_ONLY and config.world.kind == "auto":
-            why, cure = ", where world.kind=auto is no pool", ", or set world.kind to pool"
+            why, advice = ", where world.kind=auto is not a pool", ", or set world.kind to pool"
         elif name == "rollout.max_lag" and value_of(config, "rollout.collect") == "episodes":
-            why, cure = ", where nobody collects ahead, and rollout.collect=episodes leaves no row out", ""
+            why, advice = ", where rollout.collect=episodes leaves no row out", ""
         else:
             continue
-        raise ConfigError(f"{name} was given, but has no effect: the runtime is sequential{why}. Leave it out{cure}.")
+        raise ConfigError(f"{name} was given, but has no effect: the runtime is sequential{why}. Leave it out{advice}.")
 
 
 def unused(config: Config) -> dict[str, str]:
@@ -201,41 +217,41 @@ def unused(config: Config) -> dict[str, str]:
         if condition:
             found.update(dict.fromkeys(names, reason))
 
-    add(not config.eval_episodes, "eval_episodes=0 plays none", "eval_sampled")
+    add(not config.eval_episodes, "eval_episodes=0 skips the evaluation", "eval_sampled")
     add(not config.log.tensorboard, "log.tensorboard is off", "log.clip_every_steps")
     add(learner.lr_schedule == "constant", "learner.lr_schedule=constant", "learner.lr_end")
     add(learner.lr_schedule != "restarts", f"learner.lr_schedule={learner.lr_schedule}", "learner.lr_restart_updates")
     add(learner.optimizer != "adamw", f"learner.optimizer={learner.optimizer}", "learner.weight_decay")
-    add(config.world.kind in ("inline", "vector"), f"world.kind={config.world.kind} is no pool", *POOL_ONLY)
-    add(learner.compile == "off", "learner.compile=off, and it helps compiled updates", "local.ahead")
-    add(config.local.free, "local.free lets actors run on", "local.slack_steps")
+    add(config.world.kind in ("inline", "vector"), f"world.kind={config.world.kind} is not a pool", *POOL_ONLY)
+    add(learner.compile == "off", "it needs compiled updates, and learner.compile=off", "local.ahead")
+    add(config.local.free, "local.free never holds actors back", "local.slack_steps")
     convolutions = ("net.channels", "net.kernels", "net.strides", "net.conv_bias")
     add(config.net.body == "mlp", "net.body=mlp", *convolutions, "learner.memory_format")
     add(config.net.body in ("cnn", "impala"), f"net.body={config.net.body}", "net.rescale")
-    add(config.net.body == "impala", "net.body=impala has kernels of its own", "net.kernels", "net.strides")
+    add(config.net.body == "impala", "net.body=impala has fixed kernels", "net.kernels", "net.strides")
     layers = ("net.hidden", "net.rescale", "net.activation", "net.norm", "net.init")
     add(
         ":" in config.net.body,
-        f"net.body={config.net.body} is a network of yours",
+        f"net.body={config.net.body} is your own network",
         *convolutions,
         *layers,
         "learner.memory_format",
     )
-    add(":" not in config.net.body, f"net.body={config.net.body} is one of ours", "net.complete")
+    add(":" not in config.net.body, f"net.body={config.net.body} is a built-in network", "net.complete")
     own: dict[str, str] = find_algo(config.algo).unused(config)
     return found | own
 
 
 def of_other_algos(config: Config) -> dict[str, str]:
-    """Settings that this algorithm never has a use for, each with the reason: such a reason names the algorithm.
+    """Settings that this algorithm never uses, each with the reason. Such a reason names the algorithm.
 
-    The others may take effect once another setting changes, such as PER's while replay.prioritized is off.
+    The others can take effect if another setting changes: replay.alpha does with replay.prioritized.
     """
     return {name: why for name, why in unused(config).items() if f"algo={config.algo}" in why}
 
 
 def value_of(config: Config, name: str) -> Any:
-    """None where these settings have no such part."""
+    """The value of a setting by its dotted name; None if the algorithm has no such setting."""
     value: Any = config
     for part in name.split("."):
         value = getattr(value, part, None)

@@ -24,7 +24,7 @@ from freewheel.report.phases import COUNTERS, PHASES
 from freewheel.weights.publisher import Publisher
 
 SAMPLE, TRANSFER, COMPUTE, TEAM, PRIORITIES, PUBLISH = (
-    PHASES.index(name) for name in ("sample", "transfer", "compute", "wait_team", "priorities", "publish")
+    PHASES.index(name) for name in ("sample", "transfer", "compute", "wait_workers", "priorities", "publish")
 )
 BEATS, UPDATES, SAMPLES = (COUNTERS.index(name) for name in ("beats", "updates", "samples"))
 

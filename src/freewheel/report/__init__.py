@@ -1,4 +1,2 @@
-"""Counts and time: what every role did, and where its seconds went.
-
-Takes marks from all roles, gives snapshots to whoever shows or logs them.
-"""
+"""What every role did and where its seconds went: ledger, account, logs, progress, profile.
+Takes marks, metrics and episodes from all roles; gives files, the progress line and the account."""

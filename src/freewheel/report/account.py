@@ -1,29 +1,29 @@
-"""The account: where every second of every role went, added up to wall time, and a verdict."""
+"""The account: where every second of every role went, and what binds the run."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from freewheel.report.phases import ACTOR, LEARNER, SUPERVISOR, USEFUL
 from freewheel.report.role_time import RoleTime, clean, merge
 from freewheel.report.verdict import Side, judge
-from freewheel.report.warnings import doubts
+from freewheel.report.warnings import find_warnings
 
-__all__ = ["Account", "RoleAccount", "RoleTime", "account", "scalars", "table"]
+__all__ = ["Account", "RoleAccount", "RoleTime", "account", "table"]
 
 OF_KIND = {"actor": ACTOR, "learner": LEARNER, "supervisor": SUPERVISOR}
 COLUMNS = 80
-# More roles of a kind than this are shown as one line; the account itself keeps them all.
+# More roles of a kind than this become one line of the table; the account keeps them all.
 SHOWN_PER_KIND = 8
 
 
 @dataclass(frozen=True)
 class RoleAccount:
-    """One role's time as shares of its wall time; `closed` is their sum and `useful` that of env, infer and compute."""
+    """One role's phases as shares of its wall time. `closed` is the sum of all, `useful` of env, infer and compute."""
 
     name: str
     kind: str
@@ -38,7 +38,7 @@ class RoleAccount:
 
 @dataclass(frozen=True)
 class Account:
-    """All roles, what binds the run (`binds`), the same as a sentence (`verdict`), and what looks wrong (`warnings`)."""
+    """All roles, what binds the run (`binds`, and `verdict` as a sentence), and warnings."""
 
     roles: dict[str, RoleAccount]
     binds: str
@@ -46,7 +46,7 @@ class Account:
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As `train --json` gives it."""
+        """As `train --json` shows it."""
         roles = {
             name: {
                 "kind": role.kind,
@@ -62,39 +62,37 @@ class Account:
         }
         return {"roles": roles, "binds": self.binds, "verdict": self.verdict, "warnings": list(self.warnings)}
 
+    def metrics(self) -> dict[str, float]:
+        """For the log: `account/<role>/<phase>`, and each role's `useful` and `closed`."""
+        return {
+            f"account/{role.name.replace(' ', '_')}/{name}": share
+            for role in self.roles.values()
+            for name, share in {**role.phases, "useful": role.useful, "closed": role.closed}.items()
+        }
+
 
 def account(
     roles: Sequence[RoleTime], *, ratio_target: float, ratio: float, is_free: bool, warmup_s: float = 0.0
 ) -> Account:
-    """Adds the roles up. `warmup_s` is how long a learner had to wait for its first rows, which nobody is to blame for."""
+    """Adds the roles up. `warmup_s` is how long a learner had to wait for its first rows, which blames no side."""
     merged = merge(roles)
-    found = {role.name: _shares(role) for role in merged}
     actors = _side([role for role in merged if role.kind == "actor"])
     learners = _side([role for role in merged if role.kind == "learner"], clean(warmup_s))
     if not actors.wall_s and not learners.wall_s:
-        actors = _side([role for role in merged if role.kind not in OF_KIND])  # one role that acts and learns in turn
-    verdict = judge(actors, learners, ratio_target, ratio, is_free)
-    warnings = doubts(merged, actors, learners, ratio_target, ratio, is_free)
-    return Account(found, verdict.binds, verdict.sentence, tuple(warnings))
-
-
-def scalars(account: Account) -> dict[str, float]:
-    """For TensorBoard: `account/<role>/<phase>`, and `useful` and `closed` beside the phases."""
-    found = {}
-    for role in account.roles.values():
-        for what, share in {**role.phases, "useful": role.useful, "closed": role.closed}.items():
-            found[f"account/{role.name.replace(' ', '_')}/{what}"] = share
-    return found
+        actors = _side([role for role in merged if role.kind not in OF_KIND])  # sequential: one role acts and learns
+    binds, verdict = judge(actors, learners, ratio_target, ratio, is_free)
+    warnings = find_warnings(merged, actors, learners, ratio_target, ratio, is_free)
+    return Account({role.name: _shares(role) for role in merged}, binds, verdict, tuple(warnings))
 
 
 def table(account: Account) -> str:
-    """Plain text of at most 80 columns: a line per role, the warnings, the verdict."""
+    """Plain text of at most 80 columns: one line per role, the warnings, the verdict."""
     lines = [f"{'role':<12} {'time':>9} {'closed':>7} {'useful':>7} {'cores':>6}  where it went, in %"]
     for role in _shown(list(account.roles.values())):
         closed, useful = f"{100 * role.closed:.0f} %", f"{100 * role.useful:.0f} %"
         cores = min(role.cpu_share, 999.0)
         head = f"{role.name[:12]:<12} {_seconds(role.wall_s):>9} {closed:>7} {useful:>7} {cores:>6.2f}  "
-        # No line ends between a phase and its share: hard blanks while it is wrapped.
+        # Non-breaking spaces while it is wrapped: a phase and its share stay on one line.
         lines += [line.replace("\xa0", " ") for line in _wrap(_spent(role), head, " " * len(head))]
     for warning in account.warnings:
         lines += _wrap(warning, "warning: ", "         ")
@@ -102,17 +100,16 @@ def table(account: Account) -> str:
 
 
 def _whole_s(role: RoleTime) -> float:
-    """What shares are shares of: a ledger read a moment after the end may hold a little more than the wall time."""
+    """The whole of all shares. A ledger that is read a moment after the end may hold a little more than the wall time."""
     return max(role.wall_s, math.fsum(role.phases.values()))
 
 
 def _shares(role: RoleTime) -> RoleAccount:
     whole_s = _whole_s(role)
     own = OF_KIND.get(role.kind, ())
-    # Pages share their names: a phase of another kind of role is left out unless this one was in it.
+    # All pages have all phases: a phase of another kind of role is left out if it is 0.
     spent = {**dict.fromkeys(own, 0.0), **{phase: s for phase, s in role.phases.items() if s > 0 or phase in own}}
     shares = {phase: s / whole_s if whole_s > 0 else 0.0 for phase, s in spent.items()}
-    cpu_share = role.cpu_s / role.wall_s if role.wall_s > 0 else 0.0
     return RoleAccount(
         role.name,
         role.kind,
@@ -121,7 +118,7 @@ def _shares(role: RoleTime) -> RoleAccount:
         closed=min(math.fsum(shares.values()), 1.0),
         useful=min(math.fsum(shares.get(phase, 0.0) for phase in USEFUL), 1.0),
         phases=shares,
-        cpu_share=clean(cpu_share),
+        cpu_share=clean(role.cpu_s / role.wall_s) if role.wall_s > 0 else 0.0,
         memory_mb=role.gauges.get("memory_mb", 0.0),
     )
 
@@ -136,39 +133,36 @@ def _side(roles: Sequence[RoleTime], warmup_s: float = 0.0) -> Side:
 
 
 def _shown(roles: list[RoleAccount]) -> list[RoleAccount]:
-    """Many roles of a kind become one: the mean of their shares over their time."""
+    """Many roles of a kind become one line."""
     shown = []
     for kind in dict.fromkeys(role.kind for role in roles):
         same = [role for role in roles if role.kind == kind]
-        shown += same if len(same) <= SHOWN_PER_KIND else [_mean(kind, same)]
+        shown += same if len(same) <= SHOWN_PER_KIND else [_mean(same)]
     return shown
 
 
-def _mean(kind: str, roles: list[RoleAccount]) -> RoleAccount:
+def _mean(roles: list[RoleAccount]) -> RoleAccount:
+    """Their mean shares, weighted by wall time."""
     total_s = math.fsum(role.wall_s for role in roles)
+    weights = [role.wall_s / total_s if total_s > 0 else 1 / len(roles) for role in roles]
 
-    def mean(shares: list[float]) -> float:
-        weights = [role.wall_s / total_s if total_s > 0 else 1 / len(roles) for role in roles]
+    def mean(shares: Iterable[float]) -> float:
         return math.fsum(share * weight for share, weight in zip(shares, weights, strict=True))
 
-    return RoleAccount(
-        f"{len(roles)} {kind}s",
-        kind,
-        total_s / len(roles),
-        sum(role.starts for role in roles),
-        mean([role.closed for role in roles]),
-        mean([role.useful for role in roles]),
-        {
-            phase: mean([role.phases.get(phase, 0.0) for role in roles])
-            for phase in dict.fromkeys(phase for role in roles for phase in role.phases)
-        },
-        mean([role.cpu_share for role in roles]),
-        mean([role.memory_mb for role in roles]),
+    names = dict.fromkeys(name for role in roles for name in role.phases)
+    return replace(
+        roles[0],
+        name=f"{len(roles)} {roles[0].kind}s",
+        wall_s=total_s / len(roles),
+        closed=mean(role.closed for role in roles),
+        useful=mean(role.useful for role in roles),
+        phases={name: mean(role.phases.get(name, 0.0) for role in roles) for name in names},
+        cpu_share=mean(role.cpu_share for role in roles),
     )
 
 
 def _spent(role: RoleAccount) -> str:
-    """Largest first; what rounds to nothing is added up as `other`, what no phase has is `unmarked`."""
+    """Largest first. `other` adds up the shares that round to 0; `unmarked` is time without a phase."""
     shares = sorted(role.phases.items(), key=lambda item: -item[1])
     parts = [f"{name}\xa0{100 * share:.0f}" for name, share in shares if share >= 0.005]
     other = math.fsum(share for _, share in shares if share < 0.005)

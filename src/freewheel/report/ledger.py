@@ -12,9 +12,9 @@ from freewheel.memory.segment import Segment
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One role's ledger at one moment; the running phase is counted up to that moment.
+    """One role's ledger at one moment, including the running phase.
 
-    `is_whole` is False when the role died in the middle of a mark: the values are then as far as it got.
+    `is_whole` is False if the role died in the middle of a mark: the values may then be incomplete.
     """
 
     phases_ns: dict[str, int]
@@ -24,9 +24,9 @@ class Snapshot:
 
 
 class Ledger:
-    """A ledger with `num_roles` pages that share the names of phases, counters and gauges.
+    """One page per role; all pages have the same phases, counters and gauges.
 
-    Each page has one writer. Hand the ledger to child processes as a `Process` argument; the child takes its `page`.
+    Each page has one writer. Pass the ledger to a child process as an argument; the child takes its `page`.
     """
 
     def __init__(
@@ -34,7 +34,9 @@ class Ledger:
     ) -> None:
         names = [*phases, *counters, *gauges]
         if num_roles < 1 or not phases or len(set(names)) != len(names):
-            raise ConfigError(f"a ledger needs a role, a phase, and names that differ; got {num_roles} roles, {names}.")
+            raise ConfigError(
+                f"a ledger needs at least one role and phase, and unique names; got {num_roles} roles, {names}."
+            )
         self.num_roles = num_roles
         self.phases = tuple(phases)
         self.counters = tuple(counters)
@@ -43,7 +45,7 @@ class Ledger:
         self.segment = Segment.create(num_roles * page_bytes, "the ledger")
 
     def page(self, role: int) -> Page:
-        """The writer's side of one role."""
+        """What the role marks its time with."""
         return Page(self._core(role), self)
 
     def snapshot(self, role: int) -> Snapshot:
@@ -64,9 +66,9 @@ class Ledger:
 
 
 class Page:
-    """Marks of one role, by index; look the index up once with `phase`, `counter` and `gauge`.
+    """Marks the time and counts of one role, by index: look indices up once with `phase`, `counter` and `gauge`.
 
-    `enter(phase)` ends the running phase and begins another; `count(counter, n)` adds; `set(gauge, value)` replaces.
+    `enter(phase)` ends the running phase and begins another; `count(counter, n)` adds n; `set(gauge, value)` replaces.
     """
 
     __slots__ = ("_ledger", "core", "count", "enter", "set", "start")
@@ -74,7 +76,7 @@ class Page:
     def __init__(self, core: _core.Ledger, ledger: Ledger) -> None:
         self.core = core
         self._ledger = ledger
-        # Bound once: the attribute look-up and a call in between would cost as much as the mark itself.
+        # Bound once: an attribute look-up and another call would cost as much as the mark itself.
         self.start = core.start
         self.enter = core.enter
         self.count = core.count

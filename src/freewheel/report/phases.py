@@ -1,4 +1,4 @@
-"""The names in the ledger of a run: what a role can be doing, count and show. One place for all roles."""
+"""The names in the ledger of a run: the phases, counters and gauges of all roles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEARNER = (
     "sample",
     "transfer",
     "compute",
-    "wait_team",
+    "wait_workers",
     "priorities",
     "publish",
     "checkpoint",
@@ -21,14 +21,14 @@ LEARNER = (
 )
 SUPERVISOR = ("start", "watch", "log", "checkpoint", "evaluate", "stop")
 
-# All pages of a ledger share one list of names, so each role can use only its own part of it.
+# All pages of a ledger share one list of names; each role uses its own part of it.
 PHASES = tuple(dict.fromkeys([*ACTOR, *LEARNER, *SUPERVISOR]))
 
 USEFUL = frozenset({"env", "infer", "compute"})
-"""What a run is for; everything else serves it."""
+"""The purpose of a run; all other phases serve these."""
 
 WAITS = frozenset({"wait_ratio", "wait_data"})
-"""Asleep until another role has done its work."""
+"""Asleep until another role has done its part."""
 
 COUNTERS = (
     "beats",
@@ -56,5 +56,5 @@ def epsilon_of(policy: int) -> str:
 
 
 def new_ledger(num_roles: int, num_policies: int = 1) -> Ledger:
-    """A ledger with one page per role, all names known."""
+    """A ledger with one page per role and all names."""
     return Ledger(num_roles, PHASES, COUNTERS, (*GAUGES, *(epsilon_of(i) for i in range(1, num_policies))))

@@ -1,4 +1,4 @@
-"""Where a role spends its time: a sampling profiler in a thread of the role, and a short trace of the learner's torch."""
+"""Where a role spends its time: a sampling profiler in a thread of the role, and a short torch trace of the learner."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-# Often enough for shares of a percent within a minute, seldom enough that it does not show in the run's speed.
+# Often enough to resolve one percent within a minute, and too seldom to slow the run down measurably.
 SAMPLE_EVERY_S = 0.005
 MOST_DEPTH = 128
-# Bounds the memory; stacks beyond it are counted as one.
+# Bounds the memory; further stacks are counted as one.
 MOST_STACKS = 50_000
 TOP_FUNCTIONS = 40
 
 LEARNER = "learner"
-# Compilation, first touches of memory and caches are over by then.
+# By then compilation is over, and memory and caches are warm.
 TRACE_AFTER_S = 3.0
-# A fast learner makes some hundred thousand events a second, and each is kept until the end.
+# A fast learner makes some hundred thousand events a second, which all stay in memory until the end.
 TRACE_S = 0.2
 JOIN_TIMEOUT_S = 30.0
 
@@ -34,30 +34,30 @@ Stack = tuple[CodeType, ...]  # outermost first
 
 @contextlib.contextmanager
 def profiled(role: str, folder: Path, is_on: bool) -> Iterator[None]:
-    """Watches the thread that enters it until it leaves; writes `folder/profile/<role>.txt` and `<role>.folded`.
+    """Profiles the current thread; writes `folder/profile/<role>.txt` and `<role>.folded`.
 
-    The learner gets `learner.trace.json.gz` too. Whatever goes wrong here is told, and never ends the role.
+    The learner gets `learner.trace.json.gz` too. An error here is reported and never ends the role.
     """
     if not is_on:
         yield
         return
     trace = _TorchTrace(folder / "profile" / f"{role}.trace.json.gz") if role == LEARNER else None
-    caller = sys._getframe(2)  # beyond contextlib's; what called it is the same in every stack
-    sampler = Sampler(threading.get_ident(), trace, caller)
+    caller = sys._getframe(2)  # skips contextlib; its callers are the same in every stack
+    profiler = Profiler(threading.get_ident(), trace, caller)
     del caller
-    sampler.start()
+    profiler.start()
     try:
         yield
     finally:
         try:
-            sampler.stop()
-            sampler.write(folder / "profile", role)
+            profiler.stop()
+            profiler.write(folder / "profile", role)
         except Exception as error:
-            _tell(role, error)
+            _warn(role, error)
 
 
-class Sampler:
-    """Counts the stacks of one thread, from another; they begin at `outermost` if it is on them."""
+class Profiler:
+    """Counts the stacks of another thread. A stack begins at `outermost`, if it contains it."""
 
     def __init__(self, watched: int, trace: _TorchTrace | None = None, outermost: FrameType | None = None) -> None:
         self.counts: Counter[Stack] = Counter()
@@ -72,7 +72,7 @@ class Sampler:
     def stop(self) -> None:
         self._is_over.set()
         self._thread.join(JOIN_TIMEOUT_S)
-        self._outermost = None  # a frame keeps all of its variables alive
+        self._outermost = None  # a frame keeps its variables alive
 
     def write(self, folder: Path, role: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,12 +85,12 @@ class Sampler:
             while not self._is_over.wait(SAMPLE_EVERY_S):
                 self.seconds = time.monotonic() - began_s
                 self._look()
-                if self._trace is not None and not self._trace.go_on(self.seconds):
-                    self._trace = None
+                if self._trace is not None:
+                    self._trace.go_on(self.seconds)
             if self._trace is not None:
                 self._trace.finish()
         except Exception as error:
-            _tell("this process", error)
+            _warn("this process", error)
 
     def _look(self) -> None:
         frame = sys._current_frames().get(self._watched)
@@ -100,7 +100,7 @@ class Sampler:
 
 
 class _TorchTrace:
-    """A window of torch.profiler over all threads of this process, as a Chrome trace."""
+    """A short torch.profiler trace of all threads of this process, as a Chrome trace."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -109,42 +109,38 @@ class _TorchTrace:
         try:
             self._profile = _prepared()
         except Exception as error:
-            _tell(LEARNER, error)
+            _warn(LEARNER, error)
 
-    def go_on(self, seconds: float) -> bool:
-        """Begins or ends the window when it is time; False when there is nothing left to do."""
-        if self._profile is None:
-            return False
-        if self._begun_s is None:
-            if seconds >= TRACE_AFTER_S:
-                self._profile.start_trace()
-                self._begun_s = seconds
-        elif seconds >= self._begun_s + TRACE_S:
-            self.finish()
-            return False
-        return True
+    def go_on(self, seconds: float) -> None:
+        """Starts or ends the trace when it is time."""
+        if self._begun_s is not None:
+            if seconds >= self._begun_s + TRACE_S:
+                self.finish()
+        elif self._profile is not None and seconds >= TRACE_AFTER_S:
+            self._profile.start_trace()
+            self._begun_s = seconds
 
     def finish(self) -> None:
-        """Writes what there is; a run that ended before the window began leaves no trace."""
+        """Writes the trace, once. A run that ended before it started leaves none."""
         profile, self._profile = self._profile, None
         if profile is None:
             return
         if self._begun_s is None:
-            profile.start_trace()  # one that was prepared and never started complains when it goes
+            profile.start_trace()  # a profile that is prepared and never started warns when it is deleted
             profile.stop_trace()
             return
         profile.stop_trace()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         plain = self._path.with_suffix("")
-        profile.export_chrome_trace(str(plain))  # not into .gz: that goes line by line through Python
+        profile.export_chrome_trace(str(plain))  # not into .gz: torch would copy it line by line in Python
         with open(plain, "rb") as source, gzip.open(self._path, "wb", compresslevel=1) as target:
             shutil.copyfileobj(source, target, 1 << 20)
         plain.unlink()
 
 
 def _prepared() -> Any:
-    """On the thread of the role, as torch wants it; takes about a second, before the role's work."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would write on standard error
+    """Torch needs this on the role's own thread. It takes about a second, before the role starts its work."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes to standard error
     import torch.profiler
     from torch._C._profiler import _ExperimentalConfig
 
@@ -167,7 +163,7 @@ def _stack(frame: FrameType, outermost: FrameType | None) -> Stack:
 
 
 def report(role: str, counts: Counter[Stack], seconds: float) -> str:
-    """The functions in which the role was found most often, alone and with all that they called."""
+    """The functions that took most of the time, by themselves and with the functions they called."""
     total = sum(counts.values())
     alone: Counter[CodeType] = Counter()
     with_calls: Counter[CodeType] = Counter()
@@ -176,10 +172,10 @@ def report(role: str, counts: Counter[Stack], seconds: float) -> str:
             alone[stack[-1]] += count
         for code in set(stack):
             with_calls[code] += count
-    lines = [f"{role}: {total:,} samples in {seconds:,.1f} s. Waits count: a share is one of the time that passed."]
+    lines = [f"{role}: {total:,} samples in {seconds:,.1f} s. Shares are of wall time: waiting counts."]
     titles = {
-        "self: the function itself, with the C code that it called": alone,
-        "total: the function and all that it called": with_calls,
+        "self: the function itself, including the C code it calls": alone,
+        "total: the function and everything it calls": with_calls,
     }
     for title, found in titles.items():
         lines += ["", title]
@@ -189,17 +185,17 @@ def report(role: str, counts: Counter[Stack], seconds: float) -> str:
 
 
 def folded(counts: Counter[Stack]) -> str:
-    """One line per stack, outermost function first, and how often it was seen: what flame graph viewers read."""
+    """The format of flame graph viewers: one line per stack, outermost function first, with its count."""
     lines = [f"{';'.join(map(_name, stack)) or 'others'} {count}" for stack, count in counts.most_common()]
     return "".join(f"{line}\n" for line in lines)
 
 
 def _name(code: CodeType) -> str:
-    """The function and where it stands: `step (learners/step.py:84)`. Without the separators of the folded form."""
+    """The function and its place: `step (learners/step.py:84)`, without the separators of the folded format."""
     where = "/".join(Path(code.co_filename).parts[-2:])
-    name = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on with its class
+    name = getattr(code, "co_qualname", code.co_name)  # with its class from Python 3.11 on
     return f"{name} ({where}:{code.co_firstlineno})".replace(";", ":").replace("\n", " ")
 
 
-def _tell(role: str, error: Exception) -> None:
-    print(f"warning: the profile of {role} is not whole: {type(error).__name__}: {error}", file=sys.stderr)
+def _warn(role: str, error: Exception) -> None:
+    print(f"warning: the profile of {role} is incomplete: {type(error).__name__}: {error}", file=sys.stderr)

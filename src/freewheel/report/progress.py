@@ -1,18 +1,18 @@
-"""The progress line on standard error, driven by the training loop: no thread, and no control codes without a terminal."""
+"""The progress line on standard error. The training loop drives it: no thread, and no control codes without a terminal."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 REFRESH_S = 0.2
 PLAIN_S = 10.0
 LEAST_S = 1.0  # between two plain lines
-# Younger rates weigh more: a change of speed shows within a few refreshes, a single slow one hardly.
+# Recent rates weigh more: a change of speed shows within a few refreshes, a single slow refresh hardly does.
 RATE_SHARE = 0.3
 WIDE = 120
 
@@ -20,8 +20,8 @@ WIDE = 120
 class Progress:
     """Shows steps, return, loss, epsilon, steps/s and ratio; call `update` as often as you like.
 
-    On a terminal one line is redrawn at most five times a second. Elsewhere a plain line comes every ten seconds and at every
-    tenth of the way. `is_quiet` shows nothing at all.
+    On a terminal, one line is redrawn at most five times a second. Elsewhere a plain line comes every ten seconds and at every
+    tenth of the steps. `is_quiet` shows notes only.
     """
 
     def __init__(
@@ -61,41 +61,46 @@ class Progress:
         epsilon: float | None = None,
         ratio: float | None = None,
     ) -> None:
-        """Says where the run is; costs next to nothing while no refresh is due."""
-        if self._is_silent or not self.is_due(steps):
+        """Shows where the run is, if a refresh is due; otherwise costs next to nothing."""
+        if not self.is_due(steps):
             return
         now = self._clock()
         self._count_rate(steps, now)
         self._due_s = now + self._period_s
         self._next_tenth = self._tenth_after(steps)
-        self._text = self._figures(ret, loss, epsilon, ratio)
+        metrics = {
+            "return {:.4g}": ret,
+            "loss {:.3g}": loss,
+            "epsilon {:.3f}": epsilon,
+            f"{{:,.0f}} {self._unit}/s": self._rate,
+            "ratio {:.3g}": ratio,
+        }
+        self._text = "  ".join(text.format(value) for text, value in metrics.items() if value is not None)
         self._show(steps)
 
     def is_due(self, steps: int) -> bool:
-        """True if `update` would show something: ask first where the figures take time to find."""
+        """True if `update` would show something: ask first if the metrics take time to compute."""
         if self._is_silent:
             return False
         now = self._clock()
         return now >= self._due_s or (self._bar is None and steps >= self._next_tenth and now - self._last_s >= LEAST_S)
 
     def note(self, text: str) -> None:
-        """A line that stays, above the progress line; told also when no progress is shown."""
-        if self._bar is None:
-            self._write(text)
-            return
-        try:
-            self._bar.console.print(text, markup=False, highlight=False)
-        except (OSError, ValueError):
-            self._is_silent = True
+        """Prints a line above the progress line, even if no progress is shown."""
+        with self._without_terminal():
+            if self._bar is None:
+                self._print(text)
+            else:
+                self._bar.console.print(text, markup=False, highlight=False)
 
     def close(self, steps: int | None = None) -> None:
-        """Shows where the run ended, with the figures of the last update; safe twice."""
+        """Shows where the run ended, with the metrics of the last update; safe to call twice."""
         if self._is_silent and self._bar is None:
             return
         if steps is not None and steps != self._shown_steps:
             self._show(steps)
         if self._bar is not None:
-            with suppress(OSError, ValueError):
+            with self._without_terminal():
                 self._bar.stop()
             self._bar = None
         self._is_silent = True
@@ -117,36 +122,25 @@ class Progress:
         self._rate = rate if self._rate is None else self._rate + RATE_SHARE * (rate - self._rate)
         self._last_steps, self._last_s = steps, now
 
-    def _figures(self, ret: float | None, loss: float | None, epsilon: float | None, ratio: float | None) -> str:
-        parts = []
-        if ret is not None:
-            parts.append(f"return {ret:.4g}")
-        if loss is not None:
-            parts.append(f"loss {loss:.3g}")
-        if epsilon is not None:
-            parts.append(f"epsilon {epsilon:.3f}")
-        if self._rate is not None:
-            parts.append(f"{self._rate:,.0f} {self._unit}/s")
-        if ratio is not None:
-            parts.append(f"ratio {ratio:.3g}")
-        return "  ".join(parts)
-
     def _show(self, steps: int) -> None:
         self._shown_steps = steps
-        if self._bar is None:
-            share = 100 * steps // self._total
-            self._write(f"{self._title}  {steps:,}/{self._total:,} {self._unit} ({share} %)  {self._text}".rstrip())
-            return
-        try:
-            self._bar.update(self._task, completed=steps, text=self._text)
-            self._bar.refresh()
-        except (OSError, ValueError):
-            self._is_silent = True  # the terminal is gone; the run goes on without it
+        with self._without_terminal():
+            if self._bar is None:
+                share = 100 * steps // self._total
+                self._print(f"{self._title}  {steps:,}/{self._total:,} {self._unit} ({share} %)  {self._text}".rstrip())
+            else:
+                self._bar.update(self._task, completed=steps, text=self._text)
+                self._bar.refresh()
 
-    def _write(self, line: str) -> None:
+    def _print(self, line: str) -> None:
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+    @contextmanager
+    def _without_terminal(self) -> Iterator[None]:
+        """If the terminal is gone, the run goes on silently."""
         try:
-            self._stream.write(line + "\n")
-            self._stream.flush()
+            yield
         except (OSError, ValueError):
             self._is_silent = True
 
@@ -156,10 +150,10 @@ class Progress:
 
         class Screen(Console):
             def on_broken_pipe(self) -> None:
-                self.quiet = True  # the library would end the process
+                self.quiet = True  # rich would end the process
 
         console = Screen(file=self._stream)
-        # The figures take some 80 columns: on a narrow terminal they matter more than title and bar.
+        # The metrics take about 80 columns: on a narrow terminal they matter more than title and bar.
         wide = [progress.TextColumn("{task.description}", markup=False), progress.BarColumn(bar_width=20)]
         self._bar = progress.Progress(
             *(wide if console.width >= WIDE else []),
@@ -167,12 +161,10 @@ class Progress:
             progress.TextColumn("{task.fields[text]}", markup=False),
             console=console,
             auto_refresh=False,  # it would start a thread
-            # What an env prints goes above the line; a standard output that is a file or a pipe is left alone.
+            # What an env prints goes above the line. A standard output that is a file or a pipe stays as it is.
             redirect_stdout=sys.stdout.isatty(),
             redirect_stderr=sys.stderr.isatty(),
         )
         self._task = self._bar.add_task(self._title, total=self._total, completed=first_step, text="")
-        try:
+        with self._without_terminal():
             self._bar.start()
-        except (OSError, ValueError):
-            self._is_silent = True

@@ -1,23 +1,24 @@
-"""One role's time as its ledger and the system give it, over all its lives."""
+"""The time of one role, from its ledger and the system, over all its lives (restarts)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from freewheel.report.ledger import Snapshot
 
-# About thirty million years: sums of such numbers stay finite, so no figure can spoil a share.
+# About thirty million years: sums of such numbers stay finite, so one bad value cannot spoil a share.
 MOST_S = 1e15
 
 
 @dataclass(frozen=True)
 class RoleTime:
-    """What one role did, as its ledger and the system say. Several lives of a role may come as one or one by one.
+    """What one role did. The lives of a role may come as one entry or as several.
 
-    `kind` is actor, learner or supervisor; another kind is shown and takes no part in the verdict. `wall_s` runs from its start to
-    its end, over all its lives. `is_whole` is False where it died in the middle of a mark.
+    `kind` is actor, learner or supervisor; other kinds are shown but take no part in the verdict. `wall_s` is the time from
+    start to end, over all its lives. `is_whole` is False if it died in the middle of a mark.
     """
 
     name: str
@@ -38,57 +39,37 @@ class RoleTime:
             name, kind, wall_s, phases, snapshot.counters, snapshot.gauges, cpu_s, starts, snapshot.is_whole
         )
 
-    def since(self, before: RoleTime) -> RoleTime:
-        """What came after an earlier look at the same role: leaves start-up or warm-up out of an account."""
-        return RoleTime(
-            self.name,
-            self.kind,
-            self.wall_s - before.wall_s,
-            {phase: s - before.phases.get(phase, 0.0) for phase, s in self.phases.items()},
-            {name: n - before.counters.get(name, 0) for name, n in self.counters.items()},
-            self.gauges,
-            self.cpu_s - before.cpu_s,
-            self.starts,
-            self.is_whole,
-        )
-
 
 def merge(roles: Sequence[RoleTime]) -> list[RoleTime]:
-    """One entry per name: lives of the same role are added up, its gauges are those of the last."""
+    """One entry per role: adds up its lives, and keeps the latest gauges."""
     found: dict[str, RoleTime] = {}
     for role in roles:
-        now = RoleTime(
-            role.name,
-            role.kind,
-            clean(role.wall_s),
-            {phase: clean(s) for phase, s in role.phases.items()},
-            dict(role.counters),
-            {gauge: clean(value) for gauge, value in role.gauges.items()},
-            clean(role.cpu_s),
-            role.starts,
-            role.is_whole,
+        now = replace(
+            role,
+            wall_s=clean(role.wall_s),
+            phases={phase: clean(s) for phase, s in role.phases.items()},
+            gauges={gauge: clean(value) for gauge, value in role.gauges.items()},
+            cpu_s=clean(role.cpu_s),
         )
-        before = found.get(role.name)
-        found[role.name] = now if before is None else _add(before, now)
+        if (before := found.get(role.name)) is not None:
+            now = replace(
+                before,
+                wall_s=before.wall_s + now.wall_s,
+                phases=_sum(before.phases, now.phases),
+                counters=_sum(before.counters, now.counters),
+                gauges={**before.gauges, **now.gauges},
+                cpu_s=before.cpu_s + now.cpu_s,
+                starts=before.starts + now.starts,
+                is_whole=before.is_whole and now.is_whole,
+            )
+        found[role.name] = now
     return list(found.values())
 
 
 def clean(value: float) -> float:
-    """A figure of a role that died may be anything; a share needs a number that is not negative."""
+    """A role that died may leave any number; shares need finite numbers that are not negative."""
     return min(max(value, 0.0), MOST_S) if math.isfinite(value) else 0.0
 
 
-def _add(before: RoleTime, now: RoleTime) -> RoleTime:
-    names = dict.fromkeys([*before.phases, *now.phases])
-    counters = dict.fromkeys([*before.counters, *now.counters])
-    return RoleTime(
-        now.name,
-        before.kind,
-        before.wall_s + now.wall_s,
-        {name: before.phases.get(name, 0.0) + now.phases.get(name, 0.0) for name in names},
-        {name: before.counters.get(name, 0) + now.counters.get(name, 0) for name in counters},
-        {**before.gauges, **now.gauges},
-        before.cpu_s + now.cpu_s,
-        before.starts + now.starts,
-        before.is_whole and now.is_whole,
-    )
+def _sum(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}

@@ -1,4 +1,4 @@
-"""The sink: logs are written by one thread of their own, and nobody who logs ever waits for it."""
+"""The sink: one thread writes all logs, so that logging never waits for a disk."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, SupportsFloat
 
 from freewheel.report.episodes import Episode
@@ -21,8 +20,8 @@ MOST_WAITING = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Scalars:
-    """Named values at a step of the run."""
+class Metrics:
+    """Metrics by name, at a step of the run."""
 
     step: int
     values: dict[str, float]
@@ -30,14 +29,14 @@ class Scalars:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What was logged, and when (Unix seconds)."""
+    """A logged row, and when it was logged (Unix seconds)."""
 
     time_s: float
-    row: Scalars | Episode
+    row: Metrics | Episode
 
 
 class Log(Protocol):
-    """Where records go. All calls come from the sink's thread; an error ends this log and nothing else."""
+    """A destination of records. The sink's thread makes all calls; an error ends this log and nothing else."""
 
     name: str
 
@@ -49,8 +48,8 @@ class Log(Protocol):
 class Sink:
     """Hands records to logs in batches of 100 rows or of one second, whichever comes first.
 
-    `scalars` and `episode` never block: when the logs cannot keep up, records are dropped and counted. Everything that was
-    taken is written when the sink is closed, and also when the interpreter ends by an exception.
+    `metrics` and `episode` never block: if the logs cannot keep up, records are dropped and counted. `close` writes all
+    accepted records, also when the interpreter ends by an exception.
     """
 
     def __init__(self, logs: Sequence[Log], most_waiting: int = MOST_WAITING) -> None:
@@ -65,15 +64,15 @@ class Sink:
         self._thread.start()
         atexit.register(self.close)
 
-    def scalars(self, step: int, values: Mapping[str, SupportsFloat]) -> None:
-        # Made floats here: a tensor that is updated in place would show a later value by the time it is written.
-        self._put(Scalars(step, {name: float(value) for name, value in values.items()}))
+    def metrics(self, step: int, values: Mapping[str, SupportsFloat]) -> None:
+        # Floats are made here: a tensor that is updated in place would have another value when it is written.
+        self._put(Metrics(step, {name: float(value) for name, value in values.items()}))
 
     def episode(self, episode: Episode) -> None:
         self._put(episode)
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Writes what is waiting and ends the thread; safe to call twice."""
+        """Writes the waiting records and ends the thread; safe to call twice."""
         with self._changed:
             was_closing, self._is_closing = self._is_closing, True
             self._changed.notify()
@@ -82,11 +81,9 @@ class Sink:
             return
         atexit.unregister(self.close)
         if self._thread.is_alive():
-            say(f"the logs did not finish within {timeout_s:g} s; {len(self._waiting):,} rows are not written.")
+            say(f"the logs did not finish within {timeout_s:g} s; {len(self._waiting):,} rows were not written.")
         if self.num_dropped:
-            say(
-                f"{self.num_dropped:,} rows were dropped: the logs could not keep up. Log less often, or to a faster disk."
-            )
+            say(f"dropped {self.num_dropped:,} rows: the logs could not keep up. Log less often, or to a faster disk.")
 
     def __enter__(self) -> Sink:
         return self
@@ -94,20 +91,20 @@ class Sink:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _put(self, row: Scalars | Episode) -> None:
+    def _put(self, row: Metrics | Episode) -> None:
         record = Record(time.time(), row)
         with self._changed:
             if self._is_closing or len(self._waiting) >= self._most_waiting:
                 self.num_dropped += 1
                 return
             self._waiting.append(record)
-            # The thread waits for one of these two; waking it for every row would take time from training.
+            # The thread waits for these two counts; waking it for every row would slow training down.
             if len(self._waiting) in (1, BATCH_ROWS):
                 self._changed.notify()
 
     def _run(self) -> None:
-        # Opened at once: importing a log's library takes seconds, and an interpreter that ends can import no more.
-        self._each(lambda log: log.open())
+        # Opened at once: importing a log's library takes seconds, and is impossible while the interpreter ends.
+        self._each("open")
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._is_closing)
@@ -116,29 +113,25 @@ class Sink:
                 self._waiting.clear()
                 is_last = self._is_closing
             if records:
-                self._each(partial(_write, records))
+                self._each("write", records)
             if is_last:
-                self._each(lambda log: log.close())
+                self._each("close")
                 return
 
-    def _each(self, call: Callable[[Log], None]) -> None:
+    def _each(self, method: str, *given: Sequence[Record]) -> None:
         for log in list(self._logs):
             try:
-                call(log)
+                getattr(log, method)(*given)
             except Exception as error:
                 self._logs.remove(log)
-                with suppress(Exception):  # the error that is told is the first one
+                with suppress(Exception):  # the first error is the one to report
                     log.close()
                 why = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
                 say(f"{log.name} cannot be written: {why}. This log ends here; training goes on.")
 
 
-def _write(records: Sequence[Record], log: Log) -> None:
-    log.write(records)
-
-
 def say(line: str) -> None:
-    """A line for the user; a standard error that is gone must not end a run."""
+    """Prints a line for the user. A closed standard error must not end the run."""
     try:
         print(f"log: {line}", file=sys.stderr, flush=True)
     except (OSError, ValueError):

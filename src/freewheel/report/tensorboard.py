@@ -1,4 +1,4 @@
-"""TensorBoard event files; the library is imported in the sink's thread, because that takes seconds."""
+"""TensorBoard event files. The sink's thread imports the library, because that takes seconds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from freewheel.report.sink import Record
 
 
 class TensorBoardLog:
-    """Scalars under their own names, episodes as episode/return and episode/length, the settings as text.
+    """Metrics by name, episodes as episode/return and episode/length, the settings as text.
 
-    With several policies the names of an episode begin with that of the policy: red/episode/return.
-
-    A resumed run gives the step it goes on from: TensorBoard then hides what an earlier process wrote beyond it.
+    With several policies, the names of an episode begin with its policy: red/episode/return. `resumed_at` is the step of a
+    resumed run: TensorBoard then hides what an earlier process wrote after it.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any] | None = None, resumed_at: int | None = None) -> None:
@@ -30,7 +29,7 @@ class TensorBoardLog:
     def open(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # It has a queue and a thread of its own, which flushes every few seconds.
+        # It has its own queue and thread, which flushes every few seconds.
         self._writer = SummaryWriter(str(self._folder), purge_step=self._resumed_at, flush_secs=10)
         if self._config:
             self._writer.add_text("config", _as_table(self._config), global_step=self._resumed_at or 0)
@@ -53,7 +52,7 @@ class TensorBoardLog:
 
 
 def write_clip(folder: Path, name: str, step: int, gif: bytes, sides: tuple[int, int]) -> None:
-    """A film among the images of a run, in a file of its own beside those of the log. `sides` are its width and height."""
+    """Writes a film as an image of the run, in its own event file. `sides` are its width and height."""
     from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
     from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
     from tensorboard.summary.writer.event_file_writer import EventFileWriter  # type: ignore[import-untyped]

@@ -1,4 +1,4 @@
-"""How fast a process goes and what it takes: rates and shares between two looks."""
+"""Rates of a run, and the CPU time and memory of its processes."""
 
 from __future__ import annotations
 
@@ -7,54 +7,115 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from freewheel.report.ledger import Snapshot
 
+PROC = Path("/proc")
 
-def infer_ms(actors: Sequence[Snapshot]) -> dict[str, float]:
-    """How long a choice of actions for all lanes that were ready took, over the run so far; nothing before the first."""
-    choices = sum(actor.counters["choices"] for actor in actors)
-    return {"time/infer_ms": sum(actor.phases_ns["infer"] for actor in actors) / choices / 1e6} if choices else {}
+
+class ProcessUsage:
+    """CPU time and memory of one process, from /proc. None if the process has ended, or without /proc.
+
+    The system may reuse a pid: a process with another start time counts as ended.
+    """
+
+    def __init__(self, pid: int, proc: Path = PROC) -> None:
+        self.pid = pid
+        self._stat, self._statm = proc / str(pid) / "stat", proc / str(pid) / "statm"
+        fields = self._fields()
+        self._began = fields[19] if fields else None
+
+    def cpu_s(self) -> float | None:
+        """CPU seconds of all its threads, in user code and in the kernel."""
+        fields = self._fields()
+        if not fields or fields[19] != self._began or fields[0] in "ZX":
+            return None
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory_mb(self) -> float | None:
+        """Resident memory. Shared memory counts in every process that touched it."""
+        if self.cpu_s() is None:
+            return None
+        try:
+            return int(self._statm.read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def _fields(self) -> list[str]:
+        """From the third field on: the second is the program's name, which may contain spaces and brackets."""
+        try:
+            fields = self._stat.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            return []
+        return fields if len(fields) > 19 else []
+
+
+class Processes:
+    """CPU share and memory of each role's process, since the previous call."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, proc: Path = PROC) -> None:
+        self._clock, self._proc = clock, proc
+        self._last: dict[str, tuple[ProcessUsage, float, float]] = {}
+
+    def metrics(self, pids: Mapping[str, int]) -> dict[str, float]:
+        """`process/<role>/cpu_share` in cores and `process/<role>/memory_mb`, for each role that is alive.
+
+        The first call for a process has no cpu_share yet.
+        """
+        found: dict[str, float] = {}
+        before, self._last = self._last, {}
+        for role, pid in pids.items():
+            last = before.get(role)
+            if last is not None and last[0].pid != pid:
+                last = None  # the role was restarted
+            usage = ProcessUsage(pid, self._proc) if last is None else last[0]
+            now, cpu_s, memory_mb = self._clock(), usage.cpu_s(), usage.memory_mb()
+            if cpu_s is None or memory_mb is None:
+                continue
+            name = f"process/{role.replace(' ', '_')}"
+            found[f"{name}/memory_mb"] = memory_mb
+            if last is not None:
+                found[f"{name}/cpu_share"] = max(cpu_s - last[2], 0.0) / max(now - last[1], 1e-9)
+            self._last[role] = (usage, now, cpu_s)
+        return found
 
 
 class Usage:
-    """Gives, at each call, rates since the call before: counts per second, shares of the time, CPU and memory.
+    """Rates of this process since the previous call: counts per second, shares of the time, CPU and memory.
 
-    `spend(name, seconds)` adds to a share: what the roles of one process do in turn.
+    `spend(name, seconds)` adds to a share of the time: what actor and learner take in the sequential runtime.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._last_s = clock()
-        self._last_cpu_s = _cpu_seconds()
+        self._process = ProcessUsage(os.getpid())
+        self._last_s, self._last_cpu_s = clock(), time.process_time()
         self._counts: dict[str, float] = {}
         self._spent: dict[str, float] = {}
 
     def spend(self, name: str, seconds: float) -> None:
         self._spent[name] = self._spent.get(name, 0.0) + seconds
 
-    def figures(self, counts: Mapping[str, float]) -> dict[str, float]:
-        """`counts` are totals, such as steps and updates so far."""
-        now, cpu_s = self._clock(), _cpu_seconds()
+    def metrics(self, counts: Mapping[str, float]) -> dict[str, float]:
+        """`counts` are totals so far, such as steps and updates."""
+        now, cpu_s = self._clock(), time.process_time()
         seconds = max(now - self._last_s, 1e-9)
         found = {f"rate/{name}_per_s": (n - self._counts.get(name, n)) / seconds for name, n in counts.items()}
         found |= {f"time/{name}_share": spent / seconds for name, spent in self._spent.items()}
         found["process/cpu_share"] = (cpu_s - self._last_cpu_s) / seconds
-        found["process/memory_mb"] = _memory_bytes() / 1e6
+        found["process/memory_mb"] = self._process.memory_mb() or _peak_mb()
         self._last_s, self._last_cpu_s = now, cpu_s
         self._counts, self._spent = dict(counts), dict.fromkeys(self._spent, 0.0)
         return found
 
 
-def _cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+def _peak_mb() -> float:
+    """The most memory that this process ever had: all there is without /proc. macOS counts bytes, Linux kilobytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
 
 
-def _memory_bytes() -> float:
-    try:
-        with open("/proc/self/statm") as file:
-            return float(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
-    except OSError:  # no /proc (macOS): the most it ever had, in bytes there
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return float(most if sys.platform == "darwin" else most * 1024)
+def infer_ms(actors: Sequence[Snapshot]) -> dict[str, float]:
+    """Mean time to choose actions for all ready lanes, over the run so far; empty before the first choice."""
+    choices = sum(actor.counters["choices"] for actor in actors)
+    return {"time/infer_ms": sum(actor.phases_ns["infer"] for actor in actors) / choices / 1e6} if choices else {}

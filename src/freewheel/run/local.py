@@ -9,7 +9,7 @@ from typing import Any
 
 from freewheel.learners import package
 from freewheel.machine.fault_points import arm
-from freewheel.report.account import Account, RoleTime, account, scalars
+from freewheel.report.account import Account, RoleTime, account
 from freewheel.report.episodes import Episode, Window
 from freewheel.report.phases import PHASES, epsilon_of
 from freewheel.report.profile import profiled
@@ -90,7 +90,7 @@ class Local:
             for policy in self.plan.policies:
                 with contextlib.suppress(OSError):
                     sweep(policy.checkpoints(self.plan))  # of a learner that was ended while it saved
-        self._reporter.log(scalars(self._account))
+        self._reporter.log(self._account.metrics())
         if self._error is not None:
             raise self._error
         if supervisor.failed is not None:
@@ -217,10 +217,10 @@ class Local:
             "train/dropped_messages": float(sum(one.counters["dropped_messages"] for one in (*learners, *actors))),
             "train/cut_episodes": float(sum(actor.counters["cut_episodes"] for actor in actors)),
             "train/restarts": float(self._supervisor.num_deaths),
-            **self._usage.figures({"steps": moment.step, "updates": moment.updates, "samples": samples}),
+            **self._usage.metrics({"steps": moment.step, "updates": moment.updates, "samples": samples}),
             **infer_ms(actors),
             **self._supervisor.usage(),
-            **scalars(self._add_up()),
+            **self._add_up().metrics(),
         }
         for i, policy in enumerate(plan.policies):
             found |= {f"{policy.prefix}{name}": value for name, value in self._policy_scalars(i, learners[i]).items()}

@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 
 from freewheel.machine.main_module import without_main
 from freewheel.report.ledger import Snapshot
-from freewheel.report.processes import ProcessUsage
+from freewheel.report.usage import ProcessUsage
 from freewheel.run import entry
 from freewheel.run.channel import Channel, Message, pair
 from freewheel.run.entry import Trouble

@@ -70,7 +70,7 @@ class Reporter:
         return True
 
     def log(self, metrics: dict[str, float]) -> None:
-        self.sink.scalars(self.moment.step, metrics)
+        self.sink.metrics(self.moment.step, metrics)
 
 
 def _overrides(callback: Callback, name: str) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from freewheel.errors import CheckpointError
 from freewheel.machine.fault_points import arm
-from freewheel.report.account import Account, RoleTime, account, scalars
+from freewheel.report.account import Account, RoleTime, account
 from freewheel.report.phases import PHASES
 from freewheel.report.usage import Usage, infer_ms
 from freewheel.run import state
@@ -160,7 +160,7 @@ class Sequential:
         found = {
             "train/updates": float(moment.updates),
             "train/seconds": moment.seconds,
-            **self._usage.figures({"steps": moment.step, "updates": moment.updates, "samples": samples}),
+            **self._usage.metrics({"steps": moment.step, "updates": moment.updates, "samples": samples}),
             **infer_ms([self.plan.ledger.snapshot(SUPERVISOR)]),
         }
         if isinstance(self.actor.world, PoolWorld):
@@ -190,4 +190,4 @@ class Sequential:
         spent = RoleTime.of("sequential", "sequential", self.plan.ledger.snapshot(SUPERVISOR), wall_s, cpu_s=cpu_s)
         target = self.learners[0].pace.target
         self._account = account([spent], ratio_target=target, ratio=self.ratio(), is_free=False)
-        self._reporter.log(scalars(self._account))
+        self._reporter.log(self._account.metrics())

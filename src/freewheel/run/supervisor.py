@@ -18,7 +18,7 @@ from freewheel.machine.pinning import OwnCore, Pin
 from freewheel.machine.process import start_forkserver
 from freewheel.report.account import RoleTime
 from freewheel.report.phases import PHASES
-from freewheel.report.processes import Processes
+from freewheel.report.usage import Processes
 from freewheel.run.channel import Message
 from freewheel.run.entry import ANYTHING, FINAL, ONLY_FOUND
 from freewheel.run.member import Member, how_ended, running_phase
@@ -321,7 +321,7 @@ class Supervisor:
     def usage(self) -> dict[str, float]:
         """CPU and memory of every process since the last call, for the log."""
         pids = {member.name: member.pid for member in self.members if member.is_alive}
-        return self._processes.figures({"supervisor": os.getpid(), **pids})
+        return self._processes.metrics({"supervisor": os.getpid(), **pids})
 
     def times(self) -> list[RoleTime]:
         """Where the time of each role went, over all its lives."""

@@ -10,8 +10,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
-from freewheel.config import WorldConfig
-from freewheel.config.image import wanted
+from freewheel.config import WorldConfig, wanted
 from freewheel.errors import ConfigError
 from freewheel.worlds.image import LIFE_LOST
 from freewheel.worlds.world import Array

@@ -8,8 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from freewheel.config import WorldConfig
-from freewheel.config.image import wanted
+from freewheel.config import WorldConfig, wanted
 from freewheel.errors import ConfigError
 from freewheel.spec import Space
 from freewheel.worlds.world import Array

@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from freewheel.config import WorldConfig
-from freewheel.config.check_world import check_kind
-from freewheel.config.image import wanted
+from freewheel.config import WorldConfig, wanted
+from freewheel.config.check import check_kind
 from freewheel.errors import ConfigError, EnvError, FreewheelError
 from freewheel.imports import is_import
 from freewheel.machine.cores import num_cores

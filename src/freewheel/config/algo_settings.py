@@ -1,4 +1,4 @@
-"""Settings of algorithms that learn action values from a replay."""
+"""Settings that several algorithms share: action values, exploration, replay and rollouts."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class QConfig:
-    """The algorithm's switches."""
+    """Algorithms of the DQN family."""
 
     gamma: float = 0.99
-    """Discount per step."""
+    """Discount factor per step."""
 
     n_step: int = 1
-    """Steps of reward summed before the bootstrap."""
+    """n-step returns: sum the rewards of this many steps before bootstrapping."""
 
     double: bool = True
     """Double DQN: the online network selects the next action, the target network evaluates it."""
 
     dueling: bool = False
-    """Dueling heads for state value and advantages."""
+    """Dueling network: separate heads for state value and advantages."""
 
     noisy: bool = False
     """Noisy networks: explore by learned noise instead of epsilon."""
@@ -61,16 +61,16 @@ class QConfig:
 
 @dataclass(frozen=True)
 class ExploreConfig:
-    """How actors explore. Steps are counted over all lanes."""
+    """Epsilon-greedy exploration. Steps are counted over all lanes."""
 
     schedule: Literal["linear", "exponential", "constant", "ladder"] = "linear"
-    """linear, exponential: from start to end; constant: end; ladder: each lane its own constant, as in Ape-X."""
+    """Epsilon schedule. linear, exponential: from start to end; constant: always end; ladder: a constant per lane, as in Ape-X."""
 
     start: float = 1.0
     """Epsilon at the first step."""
 
     end: float = 0.05
-    """Epsilon from over_steps on."""
+    """Epsilon after over_steps steps."""
 
     over_steps: int = 10_000
     """Steps over which epsilon goes from start to end."""
@@ -79,30 +79,30 @@ class ExploreConfig:
     """ladder: epsilon of the first lane."""
 
     ladder_power: float = 7.0
-    """ladder: the last lane has ladder_base ** (1 + ladder_power)."""
+    """ladder: the last lane has epsilon ladder_base ** (1 + ladder_power)."""
 
     hold_steps: int = 1
-    """Repeat each random action for a random number of steps, up to this."""
+    """Repeat each random action for a random number of steps, at most this many."""
 
     floor: float = 0.0
-    """Epsilon never falls below this, whatever schedule and override say."""
+    """Lower bound on epsilon, also for override."""
 
     override: float | None = None
-    """This epsilon instead of the schedule's."""
+    """Use this epsilon instead of the schedule."""
 
     pulse_every_steps: int = 0
-    """Start a pulse of extra exploration every this many steps; 0 turns it off."""
+    """Start a pulse of extra exploration every this many steps; 0 turns pulses off."""
 
     pulse_steps: int = 1_000
-    """Length of a pulse."""
+    """Length of a pulse, in steps."""
 
     pulse_epsilon: float = 0.5
-    """Epsilon during a pulse, where the schedule's is lower."""
+    """Epsilon during a pulse, unless the schedule's is higher."""
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """What is kept, and how it is drawn."""
+    """The replay buffer, and how it is sampled."""
 
     rows: int = 100_000
     """Replay buffer size, in rows over all lanes."""
@@ -121,3 +121,20 @@ class ReplayConfig:
 
     beta_end: float = 1.0
     """PER: beta at the end of the run."""
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """Rollouts: rows that are collected, learned from once and discarded."""
+
+    rows: int = 128
+    """Rollout length: rows per lane. A rollout has rows x lanes rows in total; fast lanes may give more of them than slow ones."""
+
+    max_lag: int = 4
+    """Discard and count rows whose policy is more than this many rollouts old. appo: actors wait at this lag instead (default 1)."""
+
+    collect: Literal["rows", "episodes"] = "rows"
+    """When a rollout is complete. rows: when it has enough rows, even in mid-episode; episodes: when the finished episodes have enough rows; it then holds all of them."""
+
+    reuse: int = 0
+    """appo: number of earlier rollouts to reuse with each new one, corrected by V-trace."""
