@@ -28,8 +28,8 @@ def cautious_loss(forward: Any, params: Any, target: Any, batch: Any, draws: Any
     batch["discount"] is gamma^m of the m steps in batch["reward"], and 0 where the episode terminated.
     """
     with torch.no_grad():
-        later = forward(target, batch["next_obs"], None, None).max(1).values
-        goal = batch["reward"] + batch["discount"] * later
+        next_value = forward(target, batch["next_obs"], None, None).max(1).values
+        goal = batch["reward"] + batch["discount"] * next_value
     q = forward(params, batch["obs"], None, None)
     taken = q.gather(1, batch["action"].unsqueeze(1)).squeeze(1)
     td = (goal - taken).detach()
