@@ -77,6 +77,19 @@ def test_the_files_it_names_exist(name: str) -> None:
     assert [link for link in links if not (folder / link).exists()] == []
 
 
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_headings_it_links_to_exist(name: str) -> None:
+    links = re.findall(r"\]\((?!http)([\w./-]*)#([\w-]+)\)", TEXTS[name])
+    missing = [f"{page}#{anchor}" for page, anchor in links if anchor not in anchors(Path(page).name or name)]
+    assert missing == []
+
+
+def anchors(name: str) -> set[str]:
+    """The anchors that GitHub and mkdocs make of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", TEXTS[name], re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
 def test_every_page_is_in_the_site() -> None:
     listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     docs = ROOT / "docs"
