@@ -6,7 +6,7 @@ import freewheel
 
 
 class GoodEnough(freewheel.Callback):
-    """Stops when the mean of the last 100 episodes reaches a goal; explores less once it is half way."""
+    """Stops when the mean of the last 100 episodes reaches a goal; explores less from half of it on."""
 
     def __init__(self, goal: float) -> None:
         self.goal = goal
@@ -21,9 +21,9 @@ class GoodEnough(freewheel.Callback):
         if moment.return_mean is None:
             return
         if moment.return_mean > self.goal / 2:
-            moment.set_epsilon(0.01)
+            moment.set("epsilon", 0.01)
         if moment.return_mean > self.goal:
-            moment.stop()  # ends after this turn, with a checkpoint
+            moment.stop()  # ends the run with a checkpoint
 
     def on_checkpoint(self, moment: freewheel.Moment, path: Path) -> None:
         print(f"saved {path.name} after {moment.updates} updates")
@@ -32,7 +32,7 @@ class GoodEnough(freewheel.Callback):
 def main(steps: int = 50_000, folder: str = "runs", goal: float = 150.0) -> float:
     settings = {"log.folder": folder, "eval_episodes": 10}
     run = freewheel.train("CartPole-v1", steps=steps, settings=settings, callbacks=[GoodEnough(goal)])
-    print(f"stopped at step {run.result['steps']}; freewheel train --resume {run.folder} would go on")
+    print(f"stopped at step {run.result['steps']}; freewheel train --resume {run.folder} continues it")
     return float(run.result["return_mean"])
 
 

@@ -18,7 +18,7 @@ class Corridor(gymnasium.Env[Any, Any]):
     action_space = spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)  # everything random should come from self.np_random
+        super().reset(seed=seed)  # all randomness should come from self.np_random
         self.place, self.taken = int(self.np_random.integers(LENGTH - 1)), 0
         return self._see(), {}
 
@@ -26,7 +26,7 @@ class Corridor(gymnasium.Env[Any, Any]):
         self.place = max(self.place + (1 if action else -1), 0)
         self.taken += 1
         is_there = self.place == LENGTH - 1
-        # terminated: the task is over. truncated: it was only cut off, and its value goes on.
+        # terminated: the task is over. truncated: the episode was cut off, and its value continues.
         return self._see(), 1.0 if is_there else -0.01, is_there, self.taken >= 100, {}
 
     def _see(self) -> Any:
@@ -34,7 +34,7 @@ class Corridor(gymnasium.Env[Any, Any]):
 
 
 def main(steps: int = 8_000, folder: str = "runs") -> float:
-    # The class makes one env per lane; "examples.custom_env:Corridor" would do from the command line.
+    # Each lane gets an env of this class. On the command line, use examples.custom_env:Corridor.
     settings = {
         "log.folder": folder,
         "world.lanes": 4,

@@ -10,7 +10,7 @@ import freewheel
 
 
 class Waves(nn.Module):
-    """A body: observations [B, ...] to features [B, F]. The algorithm puts its head on it, whatever F is."""
+    """A body: observations [B, ...] to features [B, F]. The algorithm adds its head, for any F."""
 
     def __init__(self, obs_space: spaces.Box) -> None:
         super().__init__()
@@ -23,13 +23,13 @@ class Waves(nn.Module):
 
 
 def cautious_loss(forward: Any, params: Any, target: Any, batch: Any, draws: Any) -> tuple[Tensor, freewheel.Outcome]:
-    """DQN with a pull of all values towards 0. forward(params, obs, noise, taus) runs the network.
+    """DQN with a penalty on large values. forward(params, obs, noise, taus) runs the network.
 
     batch["discount"] is gamma^m of the m steps in batch["reward"], and 0 where the episode terminated.
     """
     with torch.no_grad():
-        later = forward(target, batch["next_obs"], None, None).max(1).values
-        goal = batch["reward"] + batch["discount"] * later
+        next_value = forward(target, batch["next_obs"], None, None).max(1).values
+        goal = batch["reward"] + batch["discount"] * next_value
     q = forward(params, batch["obs"], None, None)
     taken = q.gather(1, batch["action"].unsqueeze(1)).squeeze(1)
     td = (goal - taken).detach()
@@ -39,7 +39,7 @@ def cautious_loss(forward: Any, params: Any, target: Any, batch: Any, draws: Any
 
 def main(steps: int = 30_000, folder: str = "runs") -> float:
     run = freewheel.train("CartPole-v1", steps=steps, body=Waves, loss=cautious_loss, settings={"log.folder": folder})
-    policy = freewheel.load(run.folder, body=Waves)  # a checkpoint holds numbers, never code
+    policy = freewheel.load(run.folder, body=Waves)  # a checkpoint holds weights, no code
     print(f"evaluation: {run.result['eval_return_mean']:.1f}; pushes {policy.act([0.0, 0.0, 0.1, 0.0])}")
     return float(run.result["eval_return_mean"])
 

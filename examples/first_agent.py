@@ -10,7 +10,7 @@ def main(steps: int = 50_000, folder: str = "runs") -> float:
     print(f"{len(run.returns)} episodes; the last ten returned {run.returns[-10:]}")
     print(f"evaluation: {run.result['eval_return_mean']:.1f} of 500")
 
-    # A policy needs neither the run nor the env it was trained in: any folder of a run will do.
+    # A policy needs only the run's folder, not the env that it was trained in.
     policy = freewheel.load(run.folder)
     env = gymnasium.make("CartPole-v1")
     obs, _ = env.reset(seed=0)

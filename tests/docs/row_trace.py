@@ -1,4 +1,4 @@
-"""Which files of the package a row passes through: every function of it that takes or gives row data is seen as it is called."""
+"""Traces which files of the package a row passes through: all functions that take or return row data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 SOURCE = Path(__file__).parents[2] / "src" / "freewheel"
-# They watch, say or describe, and have no part in what happens to a row.
+# These only watch, report or describe; they do not change a row.
 NOT_COUNTED = ("report/", "config/", "contracts.py", "spec.py")
 MOST_DEPTH = 3
 
@@ -21,7 +21,7 @@ MOST_DEPTH = 3
 class Trace:
     """Files in the order in which they first touched an array with as many lines as there are lanes, or rows in a batch.
 
-    `sizes` are such numbers, chosen so that nothing else in the run has them: weights are arrays too, and are not rows.
+    `sizes` are those numbers. Choose sizes that nothing else in the run has, because weights are arrays too.
     """
 
     def __init__(self, sizes: set[int]) -> None:

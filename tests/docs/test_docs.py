@@ -1,4 +1,4 @@
-"""The documentation is true: its Python runs, its commands parse, and its names, defaults and settings are those of the code.
+"""The documentation matches the code: its Python runs, its commands parse, and its names, defaults and settings exist.
 
 `python tests/docs/test_docs.py` writes the table of settings into docs/settings.md.
 """
@@ -58,7 +58,7 @@ def test_the_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "docs"}
     for block in blocks(TEXTS[name], "python"):
-        # A block that is a module of the reader's own is one: settings are found by the module they stand in.
+        # A block that begins with a file name becomes that module: settings classes are found by their module.
         if named := re.match(r"# (\w+)\.py\n", block):
             (tmp_path / f"{named[1]}.py").write_text(block)
             monkeypatch.syspath_prepend(tmp_path)
@@ -77,6 +77,19 @@ def test_the_files_it_names_exist(name: str) -> None:
     assert [link for link in links if not (folder / link).exists()] == []
 
 
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_headings_it_links_to_exist(name: str) -> None:
+    links = re.findall(r"\]\((?!http)([\w./-]*)#([\w-]+)\)", TEXTS[name])
+    missing = [f"{page}#{anchor}" for page, anchor in links if anchor not in anchors(Path(page).name or name)]
+    assert missing == []
+
+
+def anchors(name: str) -> set[str]:
+    """The anchors that GitHub and mkdocs make of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", TEXTS[name], re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
 def test_every_page_is_in_the_site() -> None:
     listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     docs = ROOT / "docs"
@@ -84,7 +97,7 @@ def test_every_page_is_in_the_site() -> None:
 
 
 class Parsed(Exception):
-    """A command got as far as its work."""
+    """A command was parsed and would now do its work."""
 
 
 def stop(*given: Any, **named: Any) -> NoReturn:
@@ -93,7 +106,7 @@ def stop(*given: Any, **named: Any) -> NoReturn:
 
 @pytest.fixture
 def only_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands stop where their work would begin; settings of a training are put together and checked."""
+    """Commands stop before their work begins; the settings of a training are assembled and checked."""
     training = importlib.import_module("freewheel.train")
 
     def train(env: str | None = None, *, settings: dict[str, Any], preset: str = "auto", **rest: Any) -> NoReturn:
@@ -129,7 +142,7 @@ def only_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("line", commands())
 @pytest.mark.usefixtures("only_parsed")
 def test_commands_parse(line: str) -> None:
-    # Names that stand for the reader's own.
+    # A placeholder for the reader's own env.
     words = shlex.split(line.replace("ENV", "CartPole-v1"))[1:]
     if "--help" in words:
         words.remove("--help")
@@ -216,7 +229,7 @@ def test_the_api_page_has_every_public_name() -> None:
         for name in names
         if not re.search(rf"\b{name}\b", sections[section])
     }
-    # What the learner calls of an outcome is no business of whoever writes a loss.
+    # Only the learner calls these methods of an outcome; a loss does not.
     assert missing == {f"Outcome: {name}" for name in ("in_order", "joined", "metrics")}
 
 
@@ -233,7 +246,7 @@ class Setting:
 
 
 def sections() -> list[tuple[tuple[str, ...], list[Setting]]]:
-    """Settings and the algorithms that have them: those of every algorithm first, then those of fewer and fewer."""
+    """Settings and the algorithms that have them, the most common settings first."""
     owners: dict[Setting, list[str]] = {}
     for algo in algo_names():
         config = assemble("", {"algo": algo}, "none")
@@ -248,7 +261,7 @@ def sections() -> list[tuple[tuple[str, ...], list[Setting]]]:
 
 
 def settings_of(settings: type) -> list[Setting]:
-    """In the order of the fields, with the sentence below each."""
+    """In the order of the fields, each with the sentence below it."""
     kinds = typing.get_type_hints(settings)
     parts = [(f"{f.name}.", kinds[f.name]) for f in dataclasses.fields(settings) if is_part(kinds[f.name])]
     return [
@@ -261,7 +274,7 @@ def settings_of(settings: type) -> list[Setting]:
 
 @functools.cache
 def sentences(kind: type) -> dict[str, str]:
-    """What stands below each field of a dataclass and of those that it takes over."""
+    """The sentence below each field of a dataclass and of its bases."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__[:-1]):
         (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
@@ -287,7 +300,7 @@ def shown(default: Any) -> str:
 
 
 def settings_table() -> str:
-    """A section for every algorithm, one for each group that shares settings, and what each changes of the defaults."""
+    """A section for all algorithms, one for each group that shares settings, and the defaults that each algorithm changes."""
     lines: list[str] = []
     for algos, own in sections():
         is_all = algos == algo_names()
@@ -296,9 +309,9 @@ def settings_table() -> str:
         for setting in own:
             kind = known(find_algo(algos[0]).Settings)[setting.name]
             choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
-            # A sentence that explains them all need not be followed by the list.
-            is_told = all(choice in setting.sentence for choice in choices)
-            meaning = setting.sentence if is_told else f"{setting.sentence} One of {', '.join(choices)}."
+            # No list of choices after a sentence that already names them all.
+            has_choices = all(choice in setting.sentence for choice in choices)
+            meaning = setting.sentence if has_choices else f"{setting.sentence} One of {', '.join(choices)}."
             default = f"`{setting.default}`" if setting.default else ""
             lines.append(f"| `{setting.name}` | {default} | {meaning} |")
         lines.append("")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-# What somebody gets who never does the right thing until the episode is cut.
+# The return of an agent that does nothing useful until the episode is cut.
 LEAST = {"network_security": -4_000}
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 

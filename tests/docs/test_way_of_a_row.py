@@ -19,7 +19,7 @@ from freewheel.run.runtime import make_sequential
 PAGE = Path(__file__).parents[2] / "docs" / "how-it-works.md"
 BEGIN, END = "<!-- way of a row: begin -->\n", "<!-- way of a row: end -->"
 MOST_FILES = 10
-# Numbers that nothing else in the run has: see row_trace.Trace.
+# Sizes that nothing else in the run has: see row_trace.Trace.
 LANES, BATCH = 5, 22
 COMMON = {
     "runtime": "sequential",
@@ -59,7 +59,7 @@ def way(algo: str) -> list[str]:
 
     try:
         until_learned()
-        runtime.actor.turn()  # an answer that was owed: what is traced begins with the env
+        runtime.actor.turn()  # sends what is owed, so that the trace begins with the env
         return list(traced(until_learned, {LANES, BATCH, LANES * BATCH}))
     finally:
         learner.close()
@@ -67,7 +67,7 @@ def way(algo: str) -> list[str]:
 
 
 def written(ways: dict[str, list[str]]) -> str:
-    """A table in the order of the first algorithm, with what only others have where they have it."""
+    """A table in the order of the first algorithm; files of other algorithms are inserted where they come."""
     order: list[str] = []
     for files in ways.values():
         at = 0
