@@ -78,6 +78,19 @@ def obs_leaves(name: str, obs_space: Space, action_space: Space) -> tuple[Leaf, 
     )
 
 
+def check_alike(name: str, envs: Sequence[Any]) -> None:
+    """Refuses lanes that share an env, or have different spaces."""
+    if len(set(map(id, envs))) < len(envs):
+        raise ConfigError(f"{name} gave the same env for two lanes. Make a new env in each call of the function.")
+    for lane, env in enumerate(envs):
+        for kind in ("observation_space", "action_space"):
+            mine, first = getattr(env, kind), getattr(envs[0], kind)
+            if mine != first:
+                raise ConfigError(
+                    f"{name}: lane {lane} has the {kind} {mine}, and lane 0 has {first}. All lanes need the same spaces."
+                )
+
+
 def fill(leaf: Leaf, column: Sequence[Any], out: Array, find: Find) -> None:
     """Copies one value per lane into the rows of `out`; a value that is not what the space says is refused."""
     if leaf.shape:

@@ -27,7 +27,7 @@ from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.measure import choose, nobody
 from freewheel.worlds.outside import make_outside
 from freewheel.worlds.pool import PoolWorld
-from freewheel.worlds.pool_member import check_leaving
+from freewheel.worlds.pool_member import check_picklable
 from freewheel.worlds.puffer import PufferVector, is_puffer
 from freewheel.worlds.quick import quicken
 from freewheel.worlds.seeds import lane_key
@@ -110,7 +110,7 @@ def choose_world(
     has_vector = isinstance(factory, str) and find_spec(factory).vector_entry_point is not None
     make = partial(make_env, env, inline, name=name)
     try:
-        check_leaving(name, [make])
+        check_picklable(name, [make])
         hindrance = ""
     except ConfigError as error:
         hindrance = str(error)
