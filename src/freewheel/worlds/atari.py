@@ -39,7 +39,7 @@ def env_kwargs(name: str, config: WorldConfig, given: dict[str, Any]) -> dict[st
     return {**given, **added, "frameskip": 1}
 
 
-def tell_rate(env: gymnasium.Env[Any, Any], config: WorldConfig) -> None:
+def set_frame_rate(env: gymnasium.Env[Any, Any], config: WorldConfig) -> None:
     """The true number of frames a second of a game that shows every frame, for films."""
     if wanted(config):
         game = env.unwrapped
