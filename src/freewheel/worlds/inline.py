@@ -17,7 +17,6 @@ from freewheel.spec import Space, fields_of, flatten, unflatten
 from freewheel.worlds import check
 from freewheel.worlds.check import Find, Leaf, Where
 from freewheel.worlds.image import LIFE_LOST
-from freewheel.worlds.lives import end_lives
 from freewheel.worlds.seeds import episode_seed, lane_key
 from freewheel.worlds.world import TERMINATED, TIMEOUT_S, TRUNCATED, Array, Columns, Ended, Group, Obs, Ready
 
@@ -131,7 +130,7 @@ class InlineWorld:
         if len(over):
             ready.ended = _ends(ready, over, flags)
         if self._ends_lives:
-            end_lives(ready, ids[[LIFE_LOST in info for *_, info in results]])
+            ready.end_lives(ids[[LIFE_LOST in info for *_, info in results]])
         if len(over):
             ready = self._next_episodes(ready, over)
         if ready.obs is not self._obs:

@@ -17,7 +17,6 @@ from freewheel.errors import EnvError
 from freewheel.machine.process import how_it_ended, start_forkserver
 from freewheel.spec import RowSpec
 from freewheel.worlds.check import obs_leaves
-from freewheel.worlds.lives import joined
 from freewheel.worlds.pool_member import Member, WorkerTrace, check_picklable, end_all
 from freewheel.worlds.pool_table import READY, Table, pull, push, split
 from freewheel.worlds.pool_worker import Make, Task
@@ -240,7 +239,7 @@ class PoolWorld:
             flags = (ends & flag != 0 for flag in (TERMINATED, TRUNCATED, GOES_ON))
             ended = Ended(over, obs, table.final_reward[over], *flags)
         if lost is not None:
-            ended = lost if ended is None else joined(lost, ended)
+            ended = lost if ended is None else lost.joined(ended)
         if len(lanes) == self.num_lanes:
             for name, rows in table.obs.items():
                 np.copyto(self._last[name], rows)
