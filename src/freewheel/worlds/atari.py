@@ -14,9 +14,9 @@ from freewheel.config import WorldConfig
 from freewheel.config.image import wanted
 from freewheel.errors import ConfigError
 from freewheel.worlds.image import LIFE_LOST
+from freewheel.worlds.vector import Vector
 from freewheel.worlds.world import Array
 
-Vector = VectorEnv[Any, Any, Any]
 ENTRY = "ale_py.env:AtariEnv"
 FPS = 60  # of the console; ale-py says 30
 

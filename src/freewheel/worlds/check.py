@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from gymnasium import spaces
 
-from freewheel.errors import ConfigError, EnvError
+from freewheel.errors import ConfigError, EnvError, FreewheelError
 from freewheel.spec import RowSpec, Space
 from freewheel.worlds.world import Array
 
@@ -212,12 +212,15 @@ def close_all(name: str, envs: Sequence[Any], first_lane: int = 0) -> None:
                     "may still be open."
                 )
                 failure.__cause__ = error
-    if failure is None:
-        return
-    if sys.exc_info()[1] is not None:
-        print(f"EnvError: {failure}", file=sys.stderr)
-    else:
+    if failure is not None:
+        raise_or_print(failure)
+
+
+def raise_or_print(failure: FreewheelError) -> None:
+    """Prints the failure of a close() if it would hide another error that is being raised."""
+    if sys.exc_info()[1] is None:
         raise failure
+    print(f"{type(failure).__name__}: {failure}", file=sys.stderr)
 
 
 def _walk(path: tuple[Any, ...], space: Space) -> Iterator[tuple[tuple[Any, ...], Space]]:

@@ -34,7 +34,7 @@ class InlineWorld:
     closes the envs.
 
     As a part of a larger world it steps that world's `lanes` and keeps its newest rows in the arrays it is given. With
-    `resets_at_once` a lane whose episode ended comes in a later recv, and each recv resets at most so many.
+    `resets_at_once` a lane whose episode ended comes in a later recv, and each recv resets at most this many.
     """
 
     may_rest = True

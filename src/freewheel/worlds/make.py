@@ -50,7 +50,7 @@ def make_world(
 ) -> World:
     """The world of `config.lanes` lanes; a vector env given as an object keeps its own number.
 
-    Its lanes are those from `first_lane` on in the run: their episodes' seeds and errors use these numbers.
+    In the run its lanes are numbered from `first_lane` on: the seeds of their episodes and errors use these numbers.
 
     Here auto is vector for a vector env and inline for all others; `choose_world` finds the fastest. A pool replaces a worker after
     `step_timeout_s`, up to `restarts` times. A kind of `module:name` is called with (env, config, seed, first_lane=...).
@@ -69,10 +69,10 @@ def make_world(
         return _around_one(env, config, kwargs, seed, name)
     factory = find_factory(env)
     if kind == "vector" or (kind == "auto" and _makes_only_vector(factory)):
-        # A vector env is seeded as a whole, and those of one run must differ.
+        # A vector env is seeded as a whole, and the actors of one run need different seeds.
         return _make_vector_world(name, factory, config, kwargs, lane_key(seed, first_lane) if first_lane else seed)
     if _makes_only_vector(factory):
-        raise ConfigError(f"{name} makes a vector env, so world.kind={kind} has no use. Set it to auto or vector.")
+        raise ConfigError(f"{name} makes a vector env, which world.kind={kind} cannot step. Set it to auto or vector.")
     if kind == "pool":
         limits: dict[str, Any] = {"step_timeout_s": step_timeout_s, "restarts": restarts}
         return _make_pool_world(name, env, config, seed, first_lane, limits)
@@ -90,7 +90,7 @@ def is_settled(env: AnyEnv, config: WorldConfig) -> bool:
 def choose_world(
     env: AnyEnv, config: WorldConfig, cores: int = 0, actors: int = 1, tell_alive: Callable[[], None] = no_listener
 ) -> Choice[WorldConfig]:
-    """Measures what world.kind=auto stands for on so many cores (0: all), and how many workers a pool needs.
+    """Measures what world.kind=auto stands for on this number of cores (0: all), and how many workers a pool needs.
 
     Worlds other than a pool would be stepped by `actors` processes. It takes a third of a second and the time to make an env.
     Settings that leave no choice are returned unchanged. An env that hangs here hangs this process: `worlds/trial.py` has a deadline

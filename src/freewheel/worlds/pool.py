@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import time
 import weakref
 from collections import deque
@@ -16,7 +15,7 @@ import numpy as np
 from freewheel.errors import EnvError
 from freewheel.machine.process import how_it_ended, start_forkserver
 from freewheel.spec import RowSpec
-from freewheel.worlds.check import obs_leaves
+from freewheel.worlds.check import obs_leaves, raise_or_print
 from freewheel.worlds.pool_member import Member, WorkerTrace, check_picklable, end_all
 from freewheel.worlds.pool_table import READY, Table, pull, push, split
 from freewheel.worlds.pool_worker import Make, Task
@@ -99,8 +98,8 @@ class PoolWorld:
         """The pool's own view of the lanes: all are about to begin, and recv has given none."""
         self._sent, self._seen = [0] * self.num_threads, [0] * self.num_threads  # positions in the rings
         self._open = [len(span) for span in self._table.spans]  # lanes that each thread still has to announce
-        self._flies = np.ones(self.num_lanes, np.bool_)  # is with its worker: its action was sent, or it begins
-        self._num_flying = self.num_lanes
+        self._in_flight = np.ones(self.num_lanes, np.bool_)  # is with its worker: its action was sent, or it begins
+        self._num_in_flight = self.num_lanes
         self._parts: list[Array] = []  # announced lanes that recv has not given yet
         # The newest observation that recv gave of each lane: a worker may die while it writes the next one.
         self._last: Obs = {name: rows.copy() for name, rows in self._table.obs.items()}
@@ -111,12 +110,12 @@ class PoolWorld:
         self._arrived = np.zeros(self.num_lanes, np.bool_)  # of the lost lanes: the new worker has announced it
 
     def send(self, group: int, lanes: Array, actions: Columns) -> None:
-        if self._flies[lanes].any():
+        if self._in_flight[lanes].any():
             raise ValueError(f"{self.name}: send() names a lane among {lanes} that does not wait for an action.")
         for name, column in self._table.actions.items():
             column[lanes] = actions[name]
-        self._flies[lanes] = True
-        self._num_flying += len(lanes)
+        self._in_flight[lanes] = True
+        self._num_in_flight += len(lanes)
         if self._lost.any():
             lanes = lanes[~self._lost[lanes]]  # the episode of this action is gone; the lane begins a new one
         if len(lanes) > 1 and (lanes[1:] < lanes[:-1]).any():
@@ -129,17 +128,17 @@ class PoolWorld:
 
     def recv(self, timeout_s: float = TIMEOUT_S) -> tuple[Ready, ...]:
         """At least one lane. A worker that finishes none of its lanes in this time is replaced."""
-        if not self._num_flying:
+        if not self._num_in_flight:
             raise ValueError(f"{self.name}: recv() has no lane to wait for. Send an action to a lane first.")
-        self._wait(min(self._min_ready, self._num_flying), timeout_s)
+        self._wait(min(self._min_ready, self._num_in_flight), timeout_s)
         lanes = self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts)
         self._parts = []
         if len(lanes) == self.num_lanes:
             lanes = np.arange(self.num_lanes)
         else:
             lanes.sort()
-        self._flies[lanes] = False
-        self._num_flying -= len(lanes)
+        self._in_flight[lanes] = False
+        self._num_in_flight -= len(lanes)
         return (self._give(lanes),)
 
     def close(self) -> None:
@@ -147,12 +146,8 @@ class PoolWorld:
             return
         failure = end_all(self._members, self._table)
         del self._table, self._ready, self._sent_to, self._done_by  # frees the shared memory
-        if failure is None:
-            return
-        if sys.exc_info()[1] is not None:
-            print(f"{type(failure).__name__}: {failure}", file=sys.stderr)
-        else:
-            raise failure
+        if failure is not None:
+            raise_or_print(failure)
 
     def state(self) -> None:
         return None
@@ -214,7 +209,7 @@ class PoolWorld:
         if found:
             self._keep(np.array(found))
         if self._arrived.any():
-            back = np.flatnonzero(self._arrived & self._flies)
+            back = np.flatnonzero(self._arrived & self._in_flight)
             self._arrived[back] = False
             if len(back):
                 self._parts.append(back)
@@ -289,7 +284,7 @@ class PoolWorld:
             limit_s = max(limit_s, START_S)
         if silent_s <= limit_s:
             return None
-        waiting = ", ".join(str(self._first_lane + lane) for lane in span if self._flies[lane])
+        waiting = ", ".join(str(self._first_lane + lane) for lane in span if self._in_flight[lane])
         return f"finished none of lanes {waiting} for {silent_s:.1f} s (the limit is {limit_s:g} s)"
 
     def _replace(self, old: Member, why: str, now: float) -> None:
