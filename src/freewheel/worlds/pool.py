@@ -320,10 +320,6 @@ class PoolWorld:
         makes = self._makes[spans[threads[0]].start : spans[threads[-1]].stop]
         # Other seeds than before: an episode may be what killed the worker.
         seed = lane_key(self._seed, -self.num_restarts) if self.num_restarts else self._seed
-        for thread in threads:
-            self._sent[thread] = self._sent_to[thread].value
-        sent, done = ([at[thread] for thread in threads] for at in (self._sent, self._seen))
-        group = os.getpgrp()
         spaces = (self.obs_space, self.action_space)
-        task = Task(worker, threads, makes, seed, self._first_lane, self.name, *spaces, group, sent, done)
+        task = Task(worker, threads, makes, seed, self._first_lane, self.name, spaces, os.getpgrp())
         return Member(task, self._table)

@@ -43,7 +43,7 @@ _telling = threading.Lock()
 
 @dataclass(frozen=True)
 class Task:
-    """The lanes of a worker, and the positions in its threads' rings where it begins."""
+    """What a worker needs to make and step its lanes."""
 
     index: int
     threads: range
@@ -51,11 +51,8 @@ class Task:
     seed: int
     first_lane: int  # number of the pool's first lane in the run
     name: str
-    obs_space: Space
-    action_space: Space
+    spaces: tuple[Space, Space]  # of observations and actions
     group: int  # process group of the pool
-    sent: Sequence[int]
-    done: Sequence[int]
 
 
 def main(task: Task, table: Table, end: Connection) -> None:
@@ -98,9 +95,10 @@ class Stepper:
         at = self._span.start - table.spans[task.threads[0]].start
         self._makes = task.makes[at : at + len(self._span)]
         self._inbox, self._outbox = table.inboxes[thread], table.outboxes[thread]
-        self._sent, self._done = task.sent[thread - task.threads[0]], task.done[thread - task.threads[0]]
         parts = (Table.sent(thread), Table.done(thread), READY)
         self._go, self._is_done, self._ready = (table.counters.part(part) for part in parts)
+        # Where an earlier worker stopped. The pool sends no lane before this thread has announced it.
+        self._sent, self._done = self._go.value, self._is_done.value
         own = slice(self._span.start, self._span.stop)
         self._actions, self._ends = {name: column[own] for name, column in table.actions.items()}, table.ends[own]
         self._ends[:] = 0
@@ -192,7 +190,7 @@ class Stepper:
         self._ready.add(len(lanes))
 
     def _check(self, env: gymnasium.Env[Any, Any]) -> None:
-        mine, theirs = (env.observation_space, env.action_space), (self._task.obs_space, self._task.action_space)
+        mine, theirs = (env.observation_space, env.action_space), self._task.spaces
         if mine != theirs:
             raise EnvError(
                 f"{self._task.name} has the spaces {mine} in a worker, and {theirs} in the pool. Make every copy with the same spaces."
