@@ -124,7 +124,7 @@ def test_other_vector_envs_do_not_inherit_its_autoreset(monkeypatch: pytest.Monk
 
 def test_settings_that_cannot_be() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"kwargs": '{"frameskip": 2}'}, "frameskip in world.kwargs and world.skip say the same thing twice"),
+        ({"kwargs": '{"frameskip": 2}'}, "frameskip in world.kwargs and world.skip set the same thing"),
         ({"kwargs": '{"obs_type": "ram"}'}, "obs_type in world.kwargs"),
         ({"kind": "vector", "image_size": 0}, "Set world.image_size"),
         ({"kind": "vector", "kwargs": '{"stack_num": 4}'}, "stack_num in world.kwargs"),

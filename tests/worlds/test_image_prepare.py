@@ -162,10 +162,10 @@ def test_grey_is_as_bright_as_the_colour_looks() -> None:
 
 def test_what_gives_no_pictures_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"CartPole-v1 gives Box.* world.image_size=84 and world.grey=True need pictures"
+        ConfigError, match=r"CartPole-v1 gives Box.* world.image_size=84 and world.grey=True need images"
     ):
         make_world("CartPole-v1", WorldConfig(image_size=84, grey=True), 0)
-    with pytest.raises(ConfigError, match=r"world.skip=4 needs pictures"):
+    with pytest.raises(ConfigError, match=r"world.skip=4 needs images"):
         make_world("CartPole-v1", WorldConfig(skip=4), 0)
     with pytest.raises(ConfigError, match=r"makes its own vector env, so world.skip cannot be used"):
         make_world(lambda num_envs: None, WorldConfig(skip=4), 0)

@@ -15,8 +15,7 @@ from sole import recv, send
 
 from freewheel._core import StepReader
 from freewheel.errors import ReplayError
-from freewheel.worlds.plain import HAS_GAPS, WAS_MOVED
-from freewheel.worlds.vector import VectorWorld
+from freewheel.worlds.vector import HAS_GAPS, WAS_MOVED, VectorWorld
 from freewheel.worlds.world import Ready
 
 LANES = 4

@@ -136,12 +136,12 @@ def test_settings_that_cannot_be(module: str) -> None:
     )
     refused("Acrobot-v1", "no vector env of its own.*inline", kind="vector")
     refused("own_envs:make", "world.kind=vector needs a gymnasium.vector.VectorEnv", kind="vector")
-    refused("own_envs:make_many", "kind=inline cannot be", kind="inline")
+    refused("own_envs:make_many", "kind=inline cannot step", kind="inline")
     refused(lambda: SyncVectorEnv([counting]), "made 1 envs, not world.lanes=8", kind="vector")
     refused("CartPole-v1", "not JSON", kwargs="{")
     refused("CartPole-v1", "must be a JSON object", kwargs="[1]")
     refused("CartPole-v1", "lanes=0 must be at least 1", lanes=0)
-    refused(5, "is no env")
+    refused(5, "is not an env")
 
 
 def test_lanes_made_before_a_failure_are_closed() -> None:

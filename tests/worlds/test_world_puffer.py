@@ -61,7 +61,7 @@ def test_lanes_are_agents() -> None:
 def test_only_that_form_is_taken_for_it() -> None:
     assert is_puffer(Counts())
     assert not is_puffer(object())
-    with pytest.raises(ConfigError, match="is no env"):
+    with pytest.raises(ConfigError, match="is not an env"):
         freewheel.train(Counts(), steps=10)
 
 

@@ -20,7 +20,7 @@ from freewheel.errors import ConfigError, EnvError, FreewheelError
 from freewheel.films.film import Film, check_film
 
 if TYPE_CHECKING:
-    from freewheel.films.frame import Panel
+    from freewheel.films.frame import InputView
 
 FPS = 30.0
 
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[Take]]:
     from freewheel.algos.make import seed_of
-    from freewheel.films.frame import Panel, names_of, shows_pictures
+    from freewheel.films.frame import view_of
     from freewheel.report.progress import Progress
     from freewheel.worlds.check import close_all
     from freewheel.worlds.seeds import episode_seed, lane_key
@@ -102,8 +102,7 @@ def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[T
     try:
         check_spaces(agent, env.observation_space, env.action_space)
         fps = args.fps or _fps_of(env)
-        is_shown = args.seen and shows_pictures(env.observation_space)
-        panel = Panel(agent.config.world.stack, names_of(env)) if is_shown else None
+        view = view_of(env, agent.config.world.stack if args.seen else 0)
         takes = [Take() for _ in range(args.episodes)]
         with (
             Film(out, fps, args.size, agent.env) as film,
@@ -114,13 +113,11 @@ def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[T
                 def show(action: Any, take: Take = take) -> None:
                     with _env_speaks(agent.env, "render", env.spec):
                         frame = env.render()
-                    if panel is not None:
-                        film.check(frame)
-                        frame = panel.beside(frame, action)
-                    film.add(frame)
+                    film.check(frame)
+                    film.add(view.beside(frame, action))
                     progress.update(sum(each.length for each in takes), take.ret)
 
-                _play(agent, env, episode_seed(key, number), args.max_steps, take, panel, show)
+                _play(agent, env, episode_seed(key, number), args.max_steps, take, view, show)
             progress.close(sum(take.length for take in takes))
         return film, fps, takes
     finally:
@@ -128,14 +125,13 @@ def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[T
 
 
 def _play(
-    agent: Agent, env: Any, seed: int, max_steps: int, take: Take, panel: Panel | None, show: Callable[[Any], None]
+    agent: Agent, env: Any, seed: int, max_steps: int, take: Take, view: InputView, show: Callable[[Any], None]
 ) -> None:
     policy = agent.policy
     policy.reset()
     with _env_speaks(agent.env, "reset", env.spec):
         obs, _ = env.reset(seed=seed)
-    if panel is not None:
-        panel.begin(obs)
+    view.begin(obs)
     is_over = False
     while not is_over:
         if take.length == max_steps:
@@ -148,8 +144,7 @@ def _play(
             take.ret += float(reward)
         take.length += 1
         is_over = bool(terminated or truncated)
-        if panel is not None:
-            panel.see(obs)
+        view.see(obs)
     show(None)
 
 

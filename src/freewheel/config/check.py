@@ -134,16 +134,21 @@ def check(config: Config) -> None:
 
 def _check_world(world: WorldConfig) -> None:
     check_kind(world.kind)
+    read_kwargs(world)
+    if world.min_ready > world.lanes:
+        raise ConfigError(
+            f"world.min_ready={world.min_ready} exceeds world.lanes={world.lanes}. Lower the first or raise the second."
+        )
+
+
+def read_kwargs(world: WorldConfig) -> dict[str, Any]:
     try:
         kwargs = json.loads(world.kwargs)
     except ValueError as error:
         raise ConfigError(f"world.kwargs={world.kwargs!r} is not JSON: {error}.") from error
     if not isinstance(kwargs, dict):
         raise ConfigError(f'world.kwargs={world.kwargs!r} must be a JSON object, such as {{"size": 4}}.')
-    if world.min_ready > world.lanes:
-        raise ConfigError(
-            f"world.min_ready={world.min_ready} exceeds world.lanes={world.lanes}. Lower the first or raise the second."
-        )
+    return kwargs
 
 
 def check_kind(kind: str) -> None:

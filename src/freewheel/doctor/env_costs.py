@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from freewheel.spec import Space, flatten
-from freewheel.worlds.actions import actions_of
 from freewheel.worlds.legal import Legal
 from freewheel.worlds.world import Columns, World, recv_sole, sole_group
 
@@ -64,7 +63,7 @@ def _usage() -> resource.struct_rusage:
 
 def costs_of_env(env: Any, budget_s: float, go_on: Callable[[], None], by_mask: bool = False) -> Costs:
     """Of a plain env, step by step; with `by_mask` actions are such as its mask allows."""
-    actions = actions_of(env.action_space).apart(columns_of(env.action_space))
+    actions = samples_of(env.action_space)
     clock = time.perf_counter_ns
     steps: list[float] = []
     resets: list[float] = []
@@ -138,8 +137,12 @@ def paced(budget_s: float, go_on: Callable[[], None]) -> Iterator[int]:
             told_s = now_s
 
 
-def columns_of(space: Space) -> Columns:
+def samples_of(space: Space) -> list[Any]:
     """Random actions, always the same."""
     space.seed(1)
-    rows = [flatten("action", space, space.sample()) for _ in range(NUM_ACTIONS)]
+    return [space.sample() for _ in range(NUM_ACTIONS)]
+
+
+def columns_of(space: Space) -> Columns:
+    rows = [flatten("action", space, action) for action in samples_of(space)]
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}

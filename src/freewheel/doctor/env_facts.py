@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from freewheel.doctor.env_costs import columns_of, legal_for
+from freewheel.doctor.env_costs import legal_for, samples_of
 from freewheel.doctor.facts import Fact
 from freewheel.spec import RowSpec, Space
-from freewheel.worlds.actions import actions_of
 from freewheel.worlds.world import Group
 
 ENV = "env"
@@ -86,7 +85,7 @@ def _episode(env: Any, by_mask: bool) -> list[bytes]:
     legal = legal_for(env.observation_space, env.action_space, by_mask)
     observed, _ = env.reset(seed=1)
     seen = [_bytes(observed)]
-    for action in actions_of(env.action_space).apart(columns_of(env.action_space))[:REPEAT_STEPS]:
+    for action in samples_of(env.action_space)[:REPEAT_STEPS]:
         taken = action if legal is None else legal.one(action, observed)
         observed, reward, terminated, truncated, _ = env.step(taken)
         seen.append(_bytes(observed) + repr(float(reward)).encode())

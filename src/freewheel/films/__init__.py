@@ -1,2 +1,2 @@
-"""Films of an agent at play: GIF and MP4 for `play`, short clips for TensorBoard while a run goes on.
+"""Films of a playing agent: GIF and MP4 for `play`, short clips for TensorBoard during training.
 Takes policies from checkpoints and frames from envs; gives files."""

@@ -1,4 +1,4 @@
-"""A frame of a film with what the network sees beside it, oldest first, and the action it takes below."""
+"""Draws the network's input beside a frame of a film, oldest image first, and its action below."""
 
 from __future__ import annotations
 
@@ -16,29 +16,39 @@ LEAST = 64  # side of the smallest tile that shows anything
 BACK = 24
 
 
-def shows_pictures(space: Any) -> bool:
-    """Whether observations can be drawn beside the game."""
+def has_images(space: Any) -> bool:
+    """Whether observations can be drawn."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
         return False
     return len(space.shape) == 2 or (len(space.shape) == 3 and space.shape[2] in (1, 3))
 
 
-class Panel:
-    """`begin` with an episode's first observation, `see` each later one; `beside` puts the newest ones next to a frame."""
+def view_of(env: Any, stack: int) -> InputView:
+    """The view of an env's images; empty for other observations, and for a stack of 0."""
+    is_shown = stack and has_images(env.observation_space)
+    return InputView(stack, action_names(env)) if is_shown else InputView(0, [])
+
+
+class InputView:
+    """The newest `stack` observations. `begin` with the first of an episode, `see` each later one, and draw them `beside` a frame."""
 
     def __init__(self, stack: int, names: list[str]) -> None:
         self._seen: deque[Array] = deque(maxlen=stack)
         self._names = names
 
-    def begin(self, obs: Array) -> None:
-        self._seen.extend([_in_colour(obs)] * (self._seen.maxlen or 1))
+    def begin(self, obs: Any) -> None:
+        for _ in range(self._seen.maxlen or 0):
+            self.see(obs)
 
-    def see(self, obs: Array) -> None:
-        self._seen.append(_in_colour(obs))
+    def see(self, obs: Any) -> None:
+        if self._seen.maxlen:
+            self._seen.append(_in_colour(obs))
 
     def beside(self, frame: Array, action: Any) -> Array:
-        """`action` None is for the last frame, which no action follows."""
+        """`action` None is for the last frame of an episode. An empty view leaves the frame as it is."""
         count = len(self._seen)
+        if not count:
+            return frame
         columns = 1 if count == 1 else 2 if count <= 8 else 4
         rows = -(-count // columns)
         side = max((len(frame) - GAP * (rows - 1)) // rows, LEAST)
@@ -50,17 +60,17 @@ class Panel:
             top = i // columns * (side + GAP)
             left = frame.shape[1] + GAP + i % columns * (side + GAP)
             canvas[top : top + side, left : left + side] = _enlarged(picture, side)
-        return _written(canvas, self._said(action), height)
+        return _with_text(canvas, self._label(action), height)
 
-    def _said(self, action: Any) -> str:
+    def _label(self, action: Any) -> str:
         if action is None:
             return "end"
         is_named = np.ndim(action) == 0 and 0 <= int(action) < len(self._names)
         return self._names[int(action)] if is_named else f"action {action}"
 
 
-def names_of(env: Any) -> list[str]:
-    """What an env calls its actions; none if it does not say."""
+def action_names(env: Any) -> list[str]:
+    """The env's names of its actions, if it has any."""
     meanings = getattr(env.unwrapped, "get_action_meanings", None)
     return [str(name) for name in meanings()] if callable(meanings) else []
 
@@ -71,14 +81,14 @@ def _in_colour(obs: Array) -> Array:
 
 
 def _enlarged(picture: Array, side: int) -> Array:
-    """The nearest pixels: what is shown is what is there."""
+    """By the nearest pixels, so that nothing is blurred."""
     rows = np.arange(side) * picture.shape[0] // side
     columns = np.arange(side) * picture.shape[1] // side
     tile: Array = picture[rows][:, columns]
     return tile
 
 
-def _written(canvas: Array, text: str, top: int) -> Array:
+def _with_text(canvas: Array, text: str, top: int) -> Array:
     from PIL import Image, ImageDraw
 
     image = Image.fromarray(canvas)

@@ -1,4 +1,4 @@
-"""Atari games of ale-py: one at a time through our own preparation, or many in its native vector form, with the same pictures."""
+"""Atari games of ale-py: single games with our own preprocessing, or its native vector env, with the same images."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from freewheel.config import WorldConfig, wanted
 from freewheel.errors import ConfigError
 from freewheel.worlds.image import LIFE_LOST
+from freewheel.worlds.vector import Vector
 from freewheel.worlds.world import Array
 
-Vector = VectorEnv[Any, Any, Any]
 ENTRY = "ale_py.env:AtariEnv"
 FPS = 60  # of the console; ale-py says 30
 
@@ -25,31 +25,28 @@ def is_atari(spec: EnvSpec) -> bool:
 
 
 def env_kwargs(name: str, config: WorldConfig, given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments for one game whose pictures are prepared: every frame comes by itself, and grey as the console's palette has it."""
-    settings = wanted(config)
-    if not settings:
+    """Arguments for one game with preprocessed images: one frame per step, and grey by the console's own palette."""
+    if not wanted(config):
         return given
     for key, setting in (("frameskip", "skip"), ("obs_type", "grey")):
         if key in given:
-            raise ConfigError(
-                f"{name}: {key} in world.kwargs and world.{setting} say the same thing twice. Leave the first out."
-            )
+            raise ConfigError(f"{name}: {key} in world.kwargs and world.{setting} set the same thing. Remove {key}.")
     added: dict[str, Any] = {"obs_type": "grayscale"} if config.grey else {}
     return {**given, **added, "frameskip": 1}
 
 
-def tell_rate(env: gymnasium.Env[Any, Any], config: WorldConfig) -> None:
-    """The true number of frames a second of a game that shows every frame, for films."""
+def set_frame_rate(env: gymnasium.Env[Any, Any], config: WorldConfig) -> None:
+    """For films: the true frames per second of a game that gives every frame."""
     if wanted(config):
         game = env.unwrapped
         game.metadata = {**game.metadata, "render_fps": FPS}
 
 
 def make_vector(name: str, spec: EnvSpec, config: WorldConfig, given: dict[str, Any]) -> Vector:
-    """`world.lanes` games in native code, prepared as one game would be."""
+    """`world.lanes` games in native code, preprocessed like a single game."""
     if not config.image_size:
         raise ConfigError(
-            f"{name}: Atari's vector form brings pictures to a size. Set world.image_size (84 is usual) or take --preset Atari."
+            f"{name}: Atari's vector form resizes images. Set world.image_size (84 is usual) or use --preset Atari."
         )
     if config.max_episode_steps:
         given = {**given, "max_num_frames_per_episode": config.max_episode_steps * config.skip}
@@ -61,15 +58,15 @@ def make_vector(name: str, spec: EnvSpec, config: WorldConfig, given: dict[str, 
         "noop_max": config.noop_max,
         "use_fire_reset": config.fire_reset,
         "maxpool": config.skip > 1,
-        "stack_num": 1,  # rows keep each frame once and are stacked when they are drawn
-        "reward_clipping": False,  # world.reward_clip does that, and returns are shown without it
+        "stack_num": 1,  # rows keep each frame once; sampling stacks them
+        "reward_clipping": False,  # world.reward_clip does it, and returns are reported unclipped
         "autoreset_mode": AutoresetMode.SAME_STEP,
-        # One unless auto found more to be free: an actor has one core, and there are as many actors as cores to spare.
+        # One unless auto found free cores: an actor has one core.
         "num_threads": config.threads or 1,
     }
     if twice := sorted(given.keys() & prepared.keys() - {"num_threads"}):
         raise ConfigError(
-            f"{name}: {', '.join(twice)} in world.kwargs belongs to settings of world. Leave it out there."
+            f"{name}: {', '.join(twice)} in world.kwargs is set by the settings of world. Remove it from world.kwargs."
         )
     mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
     # ale-py writes its mode into a dict that all vector envs share.
@@ -88,7 +85,7 @@ class Frames(VectorWrapper):  # type: ignore[misc,type-arg,unused-ignore]
 
     def __init__(self, env: Vector, ends_lives: bool) -> None:
         super().__init__(env)
-        # Counted here: ale-py's own episodic_life begins a new game after each life, so that later ones are never seen.
+        # Counted here: ale-py's own episodic_life begins a new game after each life, so later lives would never be played.
         self._lives: Array | None = np.zeros(env.num_envs, np.int64) if ends_lives else None
         stacked: Any = env.single_observation_space
         self.single_observation_space = spaces.Box(0, 255, stacked.shape[1:], np.uint8)

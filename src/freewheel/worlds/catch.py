@@ -1,4 +1,4 @@
-"""Two small games of pictures: one to learn with convolutions, and one that only the order of frames can solve."""
+"""Two small games of images: one to learn with convolutions, and one that only the order of frames can solve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DARK, LIGHT = 40, 255
 class Catch(gymnasium.Env[Any, Any]):
     """A ball falls, and the paddle at the bottom moves left, stays or moves right: 1 if it catches the ball, else -1.
 
-    The fewer `cells`, the larger they are and the shorter is the game; a divisor of 84.
+    With fewer `cells`, each is larger and the game is shorter; a divisor of 84.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
@@ -28,9 +28,7 @@ class Catch(gymnasium.Env[Any, Any]):
     def __init__(self, render_mode: str | None = None, cells: int = CELLS) -> None:
         if cells < 2 or SIDE % cells:
             raise ValueError(f"cells={cells} must be a divisor of {SIDE}, and at least 2.")
-        self.render_mode = render_mode
-        self._cells = cells
-        self._ball, self._height, self._paddle = 0, 0, 0
+        self.render_mode, self._cells = render_mode, cells
 
     def get_action_meanings(self) -> list[str]:
         return ["LEFT", "NOOP", "RIGHT"]
@@ -56,10 +54,10 @@ class Catch(gymnasium.Env[Any, Any]):
 
 
 class Drift(gymnasium.Env[Any, Any]):
-    """A dot goes round in one direction, and 1 is for saying which: 0 left, 1 right; -1 for the other.
+    """A dot moves in one direction and wraps around. The reward is 1 for naming the direction (0 left, 1 right), else -1.
 
-    Every place is as likely in both directions, so that a frame by itself tells nothing, nor do two whose order is not known. The
-    first answer of an episode, which can only be a guess, does not count.
+    Every place is equally likely in both directions, so one frame says nothing, and neither do two frames of unknown order. The first
+    answer of an episode can only be a guess and does not count.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
@@ -69,7 +67,6 @@ class Drift(gymnasium.Env[Any, Any]):
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
-        self._place, self._direction, self._taken = 0, 1, 0
 
     def get_action_meanings(self) -> list[str]:
         return ["LEFT", "RIGHT"]

@@ -1,6 +1,6 @@
-"""What an env may not do. Each breach is an EnvError that says who, where, what, and the cure.
+"""Checks what an env returns. Each fault is an EnvError that says which env and step, what is wrong, and the cure.
 
-The checks of a step are made for all lanes at once; only a breach is looked at lane by lane.
+The checks of a step cover all lanes at once; only a fault is examined lane by lane.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from gymnasium import spaces
 
-from freewheel.errors import ConfigError, EnvError
+from freewheel.errors import ConfigError, EnvError, FreewheelError
 from freewheel.spec import RowSpec, Space
 from freewheel.worlds.world import Array
 
-_NUMBERS = {float, int, np.float32, np.float64}  # those whose sum does not wrap around
+_NUMBERS = {float, int, np.float32, np.float64}  # types whose sum does not wrap around
 _INTEGERS = {int, *(np.dtype(code).type for code in "bhilqBHILQ")}
 _FLAGS = {bool, np.bool_}
 _LARGEST = float(np.finfo(np.float32).max)
@@ -26,7 +26,7 @@ _shape_of = attrgetter("shape")
 
 
 class Where(NamedTuple):
-    """The place of a breach; lane None is all lanes, step 0 the reset."""
+    """The place of a fault; lane None is all lanes, step 0 the reset."""
 
     env: str
     lane: int | None
@@ -42,8 +42,7 @@ class Where(NamedTuple):
         return self.error(f"raised {_quote(error)} in {method}()", "The traceback above shows the line of the env.")
 
 
-T = TypeVar("T")
-Find = Callable[[int], Where]  # from a position in the batch to its place
+Find = Callable[[Any], Where]  # from a position in the batch to its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,8 @@ class Leaf:
     space: Space
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    scalars: frozenset[type]  # types that are taken as they are, where the shape is ()
-    bounds: tuple[Array, Array] | None  # lowest and highest, where a value beyond them has no meaning
+    scalars: frozenset[type]  # allowed types of a value, where the shape is ()
+    bounds: tuple[Array, Array] | None  # lowest and highest value of discrete spaces
 
     def of(self, obs: Any) -> Any:
         for key in self.path:
@@ -65,7 +64,7 @@ class Leaf:
 
 
 def obs_leaves(name: str, obs_space: Space, action_space: Space) -> tuple[Leaf, ...]:
-    """The fields of an env's observations; spaces that rows cannot hold are refused."""
+    """The fields of an env's observations. Refuses spaces that rows cannot hold."""
     try:
         fields = RowSpec.of(obs_space, action_space).fields
     except ConfigError as error:
@@ -78,8 +77,21 @@ def obs_leaves(name: str, obs_space: Space, action_space: Space) -> tuple[Leaf, 
     )
 
 
+def check_alike(name: str, envs: Sequence[Any]) -> None:
+    """Refuses lanes that share an env, or have different spaces."""
+    if len(set(map(id, envs))) < len(envs):
+        raise ConfigError(f"{name} gave the same env for two lanes. Make a new env in each call of the function.")
+    for lane, env in enumerate(envs):
+        for kind in ("observation_space", "action_space"):
+            mine, first = getattr(env, kind), getattr(envs[0], kind)
+            if mine != first:
+                raise ConfigError(
+                    f"{name}: lane {lane} has the {kind} {mine}, and lane 0 has {first}. All lanes need the same spaces."
+                )
+
+
 def fill(leaf: Leaf, column: Sequence[Any], out: Array, find: Find) -> None:
-    """Copies one value per lane into the rows of `out`; a value that is not what the space says is refused."""
+    """Copies one value per lane into the rows of `out`. Refuses values that are not in the space."""
     if leaf.shape:
         try:
             fits = list(map(_shape_of, column)).count(leaf.shape) == len(column)
@@ -100,9 +112,9 @@ def fill(leaf: Leaf, column: Sequence[Any], out: Array, find: Find) -> None:
 
 
 def check_values(leaf: Leaf, rows: Array, find: Find) -> None:
-    """Refuses what no network can take: NaN, infinity, and a Discrete value that its space does not have."""
+    """Refuses NaN, infinity, and discrete values outside the space."""
     if leaf.dtype.kind == "f":
-        if 0 in np.isfinite(rows).tobytes():  # a third of the time of all() at the size of a step
+        if 0 in np.isfinite(rows).tobytes():  # three times as fast as all() at the size of a step
             i, *index = np.argwhere(~np.isfinite(rows))[0].tolist()
             value = rows[i][tuple(index)]
             what = "NaN" if np.isnan(value) else f"{value}"
@@ -122,7 +134,7 @@ def check_values(leaf: Leaf, rows: Array, find: Find) -> None:
 
 def read_rewards(values: Sequence[Any], out: Array, find: Find) -> None:
     try:
-        # Every one is finite and fits float32 if their sum does; NaN fails the comparison.
+        # All are finite and fit float32 if their sum does; NaN fails the comparison.
         fits = _NUMBERS.issuperset(map(type, values)) and sum(map(abs, values)) <= _LARGEST
     except OverflowError:
         fits = False
@@ -157,8 +169,8 @@ def _read_flag(which: str, value: Any, where: Where) -> bool:
     raise where.error(f"gave {value!r} ({type(value).__name__}) as {which}", f"Return {which} as a bool.")
 
 
-def read_reset(result: Any, find: Callable[[T], Where], lane: T) -> Any:
-    """The observation of what reset() returned."""
+def read_reset(result: Any, find: Find, lane: int | None) -> Any:
+    """The observation that reset() returned."""
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
         raise find(lane).error(
             f"returned {_outline(result)} from reset()", "reset() returns (obs, info), with info a dict."
@@ -167,7 +179,7 @@ def read_reset(result: Any, find: Callable[[T], Where], lane: T) -> Any:
 
 
 def refuse_step(results: Sequence[Any], find: Find) -> NoReturn:
-    """Says which of these is not what step() returns."""
+    """Raises the error for the first result with a wrong form."""
     i = next((i for i, one in enumerate(results) if not (isinstance(one, tuple) and len(one) == 5)), 0)
     raise find(i).error(
         f"returned {_outline(results[i])} from step()", "step() returns (obs, reward, terminated, truncated, info)."
@@ -175,24 +187,20 @@ def refuse_step(results: Sequence[Any], find: Find) -> NoReturn:
 
 
 def parts_of(leaf: Leaf, observed: Sequence[Any], find: Find) -> list[Any]:
-    """One part of each of these observations."""
+    """The values of this field in each observation."""
     parts: list[Any] = []
     try:
         for one in observed:
             parts.append(leaf.of(one))
     except (KeyError, IndexError, TypeError):
         raise find(len(parts)).error(
-            f"gave an observation without {leaf.name}, {_outline(one)},", "Return every part that the space declares."
+            f"gave an observation without {leaf.name}, {_outline(one)},", "Return every part of the declared space."
         ) from None
     return parts
 
 
-class _Closes(Protocol):
-    def close(self) -> Any: ...
-
-
-def close_all(name: str, envs: Sequence[_Closes], first_lane: int = 0) -> None:
-    """Closes every env, whatever the others do. The first failure is raised, unless another error is on its way."""
+def close_all(name: str, envs: Sequence[Any], first_lane: int = 0) -> None:
+    """Closes every env, even if others fail. Raises the first failure, or prints it while another error is raised."""
     failure: EnvError | None = None
     for lane, env in enumerate(envs, first_lane):
         try:
@@ -200,25 +208,26 @@ def close_all(name: str, envs: Sequence[_Closes], first_lane: int = 0) -> None:
         except Exception as error:
             if failure is None:
                 failure = EnvError(
-                    f"{name} (lane {lane}) raised {_quote(error)} in close(). The other lanes were closed; what this one held may be open."
+                    f"{name} (lane {lane}) raised {_quote(error)} in close(). The other lanes were closed; files or ports of this one "
+                    "may still be open."
                 )
                 failure.__cause__ = error
-    if failure is None:
-        return
-    if sys.exc_info()[1] is not None:
-        print(f"EnvError: {failure}", file=sys.stderr)
-    else:
+    if failure is not None:
+        raise_or_print(failure)
+
+
+def raise_or_print(failure: FreewheelError) -> None:
+    """Prints the failure of a close() if it would hide another error that is being raised."""
+    if sys.exc_info()[1] is None:
         raise failure
+    print(f"{type(failure).__name__}: {failure}", file=sys.stderr)
 
 
 def _walk(path: tuple[Any, ...], space: Space) -> Iterator[tuple[tuple[Any, ...], Space]]:
     """Paths and spaces in the order of the row spec's fields."""
-    if isinstance(space, spaces.Dict):
-        for key, sub in space.spaces.items():
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        for key, sub in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
             yield from _walk((*path, key), sub)
-    elif isinstance(space, spaces.Tuple):
-        for i, sub in enumerate(space.spaces):
-            yield from _walk((*path, i), sub)
     else:
         yield path, space
 
@@ -244,7 +253,7 @@ def _is_scalar(leaf: Leaf, value: Any) -> bool:
 
 
 def _refuse_value(leaf: Leaf, column: Sequence[Any], find: Find) -> NoReturn:
-    """Says which of these values does not fit its space, and in what."""
+    """Raises the error for the first value that does not fit its space."""
     for i, value in enumerate(column):
         if leaf.shape and not isinstance(value, np.ndarray):
             raise find(i).error(
@@ -253,7 +262,7 @@ def _refuse_value(leaf: Leaf, column: Sequence[Any], find: Find) -> NoReturn:
         if leaf.shape and value.shape != leaf.shape:
             raise find(i).error(
                 f"gave {leaf.name} of shape {value.shape}, and its space says {leaf.shape},",
-                "Return the shape that is declared, or declare the one that is returned.",
+                "Return the declared shape, or declare the returned one.",
             )
         if leaf.shape and value.dtype != leaf.dtype:
             raise find(i).error(

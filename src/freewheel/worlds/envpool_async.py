@@ -1,4 +1,4 @@
-"""EnvPool with a batch smaller than its envs as a world: the lanes that are done come first, and the slowest holds nobody."""
+"""EnvPool with a batch smaller than its number of envs, as a world: recv gives the lanes that finish first."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from gymnasium.vector import AutoresetMode
 
 from freewheel.errors import ConfigError
 from freewheel.worlds.check import Where, refuse_step
-from freewheel.worlds.lives import joined
 from freewheel.worlds.vector import Vector, VectorWorld
 from freewheel.worlds.world import TIMEOUT_S, Array, Columns, Ended, Ready
 
 
 def gives_some_lanes(env: Any) -> bool:
-    """Whether it is EnvPool's kind, and made to give fewer lanes at a time than it has."""
+    """Whether it has EnvPool's interface, and gives fewer lanes at a time than it has."""
     config = getattr(env, "config", None)
     if not (isinstance(config, Mapping) and all(hasattr(env, call) for call in ("async_reset", "send", "recv"))):
         return False
@@ -24,10 +23,10 @@ def gives_some_lanes(env: Any) -> bool:
 
 
 class AsyncVectorWorld(VectorWorld):
-    """One lane per env of a vector env that is asked by async_reset, send and recv, which gives `batch_size` lanes.
+    """One lane per env of a vector env with async_reset, send and recv, whose recv gives `batch_size` lanes.
 
-    An env whose episode is over begins the next one with the action that it gets then; it gets one here, at once, so that as
-    many lanes are on their way as there are. Which ones come together is a matter of time: no two runs are the same.
+    An env whose episode is over begins the next one with the next action. This world sends that action at once, so that no lane
+    rests. Which lanes come together depends on timing: no two runs are the same.
     """
 
     def __init__(self, env: Vector, seed: int, name: str, *, owns_env: bool = True) -> None:
@@ -40,8 +39,8 @@ class AsyncVectorWorld(VectorWorld):
         config: Mapping[str, Any] = env.config  # type: ignore[attr-defined]
         self._num_rows = int(config["batch_size"])
         self._shapes = [(leaf, (self._num_rows, *leaf.shape)) for leaf in self._leaves]
-        self._seed = int(config.get("seed", 0))  # such envs are seeded where they are made
-        self._came = self._ids[: self._num_rows]  # the lane of each row that was received last
+        self._seed = int(config.get("seed", 0))  # the seed is an argument of making such envs
+        self._came = self._ids[: self._num_rows]  # the lane of each row of the newest batch
         self._begins = np.ones(self.num_lanes, np.bool_)  # the lane's next row is the first of an episode
         self._taken = np.zeros(self.num_lanes, np.int64)  # steps in the lane's episode
         self._waits = np.zeros(self.num_lanes, np.bool_)
@@ -50,28 +49,28 @@ class AsyncVectorWorld(VectorWorld):
         if not self._waits[lanes].all():
             raise ValueError(f"{self.name}: send() names a lane among {lanes} that does not wait for an action.")
         self._waits[lanes] = False
-        self._call("send", np.array(actions["action"]), lanes.astype(np.int32))  # its own, whatever it does with them
+        self._call("send", np.array(actions["action"]), lanes.astype(np.int32))  # a copy: the env may write into it
 
     def recv(self, timeout_s: float = TIMEOUT_S) -> tuple[Ready, ...]:
-        """The lanes that are done first, but those whose episode just ended; the time limit cannot interrupt it."""
+        """The lanes that finish first, without those whose episode just ended. The time limit cannot interrupt the env."""
         if not self._is_started:
             self._is_started = True
             self._call("async_reset")
         if self._waits.any():
             raise ValueError(
-                f"{self.name}: lanes {self._waits.nonzero()[0]} have no action, and would be waited for in vain."
+                f"{self.name}: lanes {self._waits.nonzero()[0]} have no action, so recv() could wait for them forever."
             )
         ended: Ended | None = None
         while True:  # a lane cannot end twice: its next row begins an episode, and ends the loop
             ready, over = self._arrived()
-            ended = over if ended is None else ended if over is None else joined(ended, over)
+            ended = over if ended is None else ended if over is None else ended.joined(over)
             if len(ready.lanes):
                 self._waits[ready.lanes] = True
                 ready.ended = ended
                 return (ready,)
 
     def _arrived(self) -> tuple[Ready, Ended | None]:
-        """The rows that came, without those that end an episode; these apart."""
+        """The rows of the next batch that go on, and those that end an episode."""
         result = self._call("recv")
         if not (isinstance(result, tuple) and len(result) == 5):
             refuse_step([result], lambda _: self._where())

@@ -1,4 +1,4 @@
-"""Finds an env by name: in Gymnasium's registry, or a function in a module. What is not there gets near names."""
+"""Finds an env by name: in Gymnasium's registry, or a function in a module. Errors suggest similar names."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from freewheel.errors import ConfigError
-from freewheel.imports import find_module, find_name
+from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.imports import find_module, find_name, is_import
+
+Made = TypeVar("Made")
 
 
 def find_spec(name: str) -> EnvSpec:
-    """A copy of what is registered under this id."""
+    """A copy of the spec that is registered under this id."""
     module, colon, env_id = name.rpartition(":")
     if colon:
         find_module(module)
@@ -31,14 +33,14 @@ def find_spec(name: str) -> EnvSpec:
 
 
 def _register(env_id: str) -> None:
-    """Lets those tell their ids who are not asked for them when gymnasium is imported."""
+    """Registers the ids of packages that Gymnasium does not load by itself."""
     if env_id.startswith("freewheel/"):
         importlib.import_module("freewheel.worlds.catch")
     elif env_id.startswith("SuperMarioBros"):
         importlib.import_module("freewheel.worlds.mario").register(env_id)
     elif importlib.util.find_spec("ale_py") is not None:
         games: Any = importlib.import_module("ale_py")
-        games.ALEInterface.setLoggerMode(games.LoggerMode.Error)  # it greets on stderr
+        games.ALEInterface.setLoggerMode(games.LoggerMode.Error)  # else it prints a banner to stderr
     elif env_id.startswith("ALE/") or re.search(r"NoFrameskip-v\d$", env_id):
         raise ConfigError(f"{env_id} needs ale-py, which is not installed. pip install 'freewheel[atari]'")
 
@@ -51,8 +53,27 @@ def find_import(name: str, what: str = "an env") -> Callable[..., Any]:
     return made
 
 
+def find_factory(env: Any) -> Any:
+    """The function that `module:name` names; everything else as it is: an id, a function, an env."""
+    return find_import(env) if isinstance(env, str) and is_import(env) else env
+
+
+def call_maker(name: str, make: Callable[[], Made], spec: EnvSpec | None = None) -> Made:
+    """Calls `make`. An error is the env's own, unless a package is missing."""
+    try:
+        return make()
+    except FreewheelError:
+        raise
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        raise ConfigError(missing_package(name, error, spec)) from error
+    except Exception as error:
+        raise EnvError(
+            f"{name} raised {type(error).__name__} while it was made: {error}. Check its arguments in world.kwargs."
+        ) from error
+
+
 def missing_package(name: str, error: Exception, spec: EnvSpec | None) -> str:
-    """Says what to install for an env that lacks a package."""
+    """The error message for an env that needs a package."""
     group = re.match(r"gymnasium\.envs\.(\w+)", str(spec.entry_point)) if spec is not None else None
     if group is None:
         cure = "Install the package it names."
@@ -74,8 +95,8 @@ def _near_ids(env_id: str) -> str:
     if near:
         return f"Did you mean {' or '.join(near)}?"
     return (
-        "gymnasium.pprint_registry() lists what is known; an id of another package is written package:id, "
-        "such as minigrid:MiniGrid-Empty-8x8-v0; a function of your own module:function."
+        "gymnasium.pprint_registry() lists the known ids. Write package:id for an id of another package, such as "
+        "minigrid:MiniGrid-Empty-8x8-v0, and module:function for your own function."
     )
 
 
@@ -93,4 +114,4 @@ def takes(factory: Callable[..., Any], argument: str) -> bool:
     try:
         return argument in inspect.signature(factory).parameters
     except (TypeError, ValueError):
-        return False  # a builtin that does not tell
+        return False  # a builtin without a signature

@@ -1,4 +1,4 @@
-"""Pictures made ready once, where they arise: frames skipped, grey, of one size, as bytes."""
+"""Image preprocessing in the env: frame skip, greyscale and resizing, to bytes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from freewheel.spec import Space
 from freewheel.worlds.world import Array
 
 Env = gymnasium.Env[Any, Any]
-# How bright red, green and blue look (ITU-R BT.601), as televisions and most image libraries have it.
 LIFE_LOST = "life_lost"  # in the info of a step with world.episodic_life
+# The weights of red, green and blue (ITU-R BT.601), as in most image libraries.
 GREY = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 def prepare(env: Env, config: WorldConfig, name: str) -> Env:
-    """The env with its pictures as the settings say; itself where they say nothing."""
+    """The env with its images preprocessed; the env itself if no setting asks for that."""
     return Prepared(env, config, name) if wanted(config) else env
 
 
 class Prepared(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An env whose steps are `skip` frames each and whose observations are pictures of the size and colour that is asked for."""
+    """An env whose steps are `skip` frames each, with images of the size and colour of the settings."""
 
     def __init__(self, env: Env, config: WorldConfig, name: str) -> None:
         super().__init__(env)
@@ -42,7 +42,7 @@ class Prepared(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
-            self._random = np.random.default_rng(seed)  # the same seed begins the same episode
+            self._random = np.random.default_rng(seed)  # the same seed gives the same episode
         obs, info = self.env.reset(seed=seed, options=options)
         idle = int(self._random.integers(self._noop_max)) if self._noop_max else 0
         presses = [self._noop] * idle
@@ -64,7 +64,7 @@ class Prepared(gymnasium.Wrapper[Any, Any, Any, Any]):
                 before = None
                 break
             if left == 1:
-                before = np.array(obs)  # the env may draw the next one into the same memory
+                before = np.array(obs)  # the env may draw the next frame into the same memory
         if before is not None:
             obs = np.maximum(before, obs)
         if self.ends_lives:
@@ -77,28 +77,26 @@ class Prepared(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self.ends_lives:
             if "lives" not in info:
                 raise ConfigError(
-                    f"world.episodic_life needs the number of lives, and {self._name} gives no info['lives']. Leave it out."
+                    f"world.episodic_life needs the number of lives, and {self._name} gives no info['lives']. Turn it off."
                 )
             self._lives = int(info["lives"])
         return self._lives
 
 
 class Picture:
-    """From a picture of the env to one of the size and colour that is asked for."""
+    """Converts the env's images to the size and colour of the settings."""
 
     def __init__(self, space: Space, size: int, grey: bool, name: str, given: dict[str, object]) -> None:
         if not (isinstance(space, spaces.Box) and space.dtype == np.uint8 and _is_picture(space.shape)):
             names = " and ".join(f"world.{key}={value}" for key, value in given.items())
             raise ConfigError(
-                f"{name} gives {space}, and {names} need{'s' if len(given) == 1 else ''} pictures: uint8 of "
-                "[height, width] or [height, width, colours]. Leave them out, or let the env give pictures."
+                f"{name} gives {space}, and {names} need{'s' if len(given) == 1 else ''} images: uint8 of "
+                "[height, width] or [height, width, colours]. Remove these settings, or return images from the env."
             )
         height, width, *colours = space.shape
         self._is_grey = grey and colours == [3]
         if grey and colours not in ([], [1], [3]):
-            raise ConfigError(
-                f"{name} gives pictures of {colours[0]} colours, and world.grey=True needs 3. Leave it out."
-            )
+            raise ConfigError(f"{name} gives images of {colours[0]} colours, and world.grey=True needs 3. Turn it off.")
         self._drops_axis = grey and colours == [1]
         self._rows = Lines(height, size) if size not in (0, height) else None
         self._columns = Lines(width, size) if size not in (0, width) else None
@@ -119,9 +117,9 @@ class Picture:
 
 
 class Lines:
-    """Fewer or more lines of a picture: each is the mean of those it covers, by the area it covers of them.
+    """Resizes one axis of an image: each new line is the mean of the lines it covers, weighted by the covered area.
 
-    Lines are gathered and weighted: as fast as a matrix product at 210 x 160, which would bring threads of its own into every actor.
+    Gathers and weights lines: as fast at 210 x 160 as a matrix product, which would start threads in every actor.
     """
 
     def __init__(self, source: int, target: int) -> None:
@@ -131,7 +129,7 @@ class Lines:
         lines = first + np.arange(int((np.ceil(high) - first).max()))
         covered = np.clip(np.minimum(lines + 1, high) - np.maximum(lines, low), 0, None)
         weights = (covered / covered.sum(axis=1, keepdims=True)).astype(np.float32)
-        lines = np.minimum(lines, source - 1)  # those beyond the edge have no weight
+        lines = np.minimum(lines, source - 1)  # lines beyond the edge have no weight
         self._parts = list(zip(lines.T.copy(), weights.T.copy(), strict=True))
 
     def __call__(self, picture: Array) -> Array:
@@ -148,7 +146,7 @@ def _is_picture(shape: tuple[int, ...]) -> bool:
 
 
 def _buttons(env: Env, config: WorldConfig, name: str) -> tuple[Any, Any]:
-    """The actions that do nothing and that fire; None for one that is not needed or not there."""
+    """The actions NOOP and FIRE; None for one that is not needed or does not exist."""
     if not (config.noop_max or config.fire_reset):
         return None, None
     meanings = getattr(env.unwrapped, "get_action_meanings", None)
@@ -156,11 +154,11 @@ def _buttons(env: Env, config: WorldConfig, name: str) -> tuple[Any, Any]:
     if config.noop_max and "NOOP" not in names:
         raise ConfigError(
             f"world.noop_max={config.noop_max} needs an action that does nothing, and {name} does not name one. "
-            "Leave it out, or let the env have get_action_meanings() with NOOP among the names."
+            "Set it to 0, or add a method get_action_meanings() with NOOP among the names."
         )
     if config.fire_reset and not names:
         raise ConfigError(
-            f"world.fire_reset needs to know which action is FIRE, and {name} has no get_action_meanings(). Leave it out."
+            f"world.fire_reset needs to know which action is FIRE, and {name} has no get_action_meanings(). Turn it off."
         )
     has_fire = config.fire_reset and "FIRE" in names
     return names.index("NOOP") if config.noop_max else None, names.index("FIRE") if has_fire else None

@@ -1,4 +1,4 @@
-"""Actions that an env's own mask allows, for those who step it at random: an env may refuse the others."""
+"""Random actions that the env's own mask allows: an env may refuse the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from freewheel.worlds.world import Array
 
 
 class Legal:
-    """Moves each choice that is forbidden on to the next one that is allowed. Envs without a mask get what was drawn."""
+    """Replaces each forbidden choice by the next one that is allowed. Without a mask actions stay as they are."""
 
     def __init__(self, obs_space: Space, action_space: Space) -> None:
         self._counts, self._starts = _choices(action_space)
@@ -21,11 +21,11 @@ class Legal:
         self.has_mask = size == sum(self._counts) > 0
 
     def rows(self, actions: Array, obs: dict[str, Array]) -> Array:
-        """Of actions [k, ...], by the rows' fields."""
+        """For actions [k, ...] and the observation columns of their rows."""
         return self._moved(actions, obs[f"obs.{MASK}"]) if self.has_mask else actions
 
     def one(self, action: Any, observed: Any) -> Any:
-        """Of one action, as an env takes it, by an observation as it gives it."""
+        """For one action as the env takes it, and an observation as the env gives it."""
         if not self.has_mask:
             return action
         moved = self._moved(np.asarray(action)[None], np.asarray(observed[MASK])[None])[0]
@@ -35,8 +35,8 @@ class Legal:
         places, allowed = actions.reshape(len(actions), -1) - self._starts, mask.reshape(len(mask), -1) != 0
         first = 0
         for i, count in enumerate(self._counts):
-            ahead = (places[:, i, None] + np.arange(count)) % count
-            places[:, i] += np.take_along_axis(allowed[:, first : first + count], ahead, 1).argmax(1)
+            following = (places[:, i, None] + np.arange(count)) % count
+            places[:, i] += np.take_along_axis(allowed[:, first : first + count], following, 1).argmax(1)
             places[:, i] %= count
             first += count
         moved: Array = (places + self._starts).astype(actions.dtype).reshape(actions.shape)
@@ -44,7 +44,7 @@ class Legal:
 
 
 def _choices(space: Space) -> tuple[list[int], Array]:
-    """How many places each choice has, and the number of its first one."""
+    """The number of options of each choice, and the value of the first option."""
     if isinstance(space, spaces.Discrete):
         return [int(space.n)], np.array([space.start], np.int64)
     if isinstance(space, spaces.MultiDiscrete):

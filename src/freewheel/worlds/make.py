@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
 
 from freewheel.config import WorldConfig, wanted
-from freewheel.config.check import check_kind
+from freewheel.config.check import check_kind, read_kwargs
 from freewheel.errors import ConfigError, EnvError, FreewheelError
 from freewheel.imports import is_import
 from freewheel.machine.cores import num_cores
@@ -20,13 +18,12 @@ from freewheel.machine.trial import Choice
 from freewheel.worlds import atari
 from freewheel.worlds.check import close_all
 from freewheel.worlds.envpool_async import AsyncVectorWorld, gives_some_lanes
-from freewheel.worlds.find import find_import, find_spec, makes_vector, missing_package, takes
+from freewheel.worlds.find import call_maker, find_factory, find_import, find_spec, makes_vector, takes
 from freewheel.worlds.image import prepare
 from freewheel.worlds.inline import InlineWorld
-from freewheel.worlds.measure import choose, nobody
-from freewheel.worlds.outside import make_outside
+from freewheel.worlds.measure import choose, no_listener
 from freewheel.worlds.pool import PoolWorld
-from freewheel.worlds.pool_member import check_leaving
+from freewheel.worlds.pool_member import check_picklable
 from freewheel.worlds.puffer import PufferVector, is_puffer
 from freewheel.worlds.quick import quicken
 from freewheel.worlds.seeds import lane_key
@@ -35,8 +32,10 @@ from freewheel.worlds.world import TIMEOUT_S, World
 
 Env = gymnasium.Env[Any, Any]
 Factory = Callable[..., Any]
-Made = TypeVar("Made")
 AnyEnv = str | Env | Vector | Factory
+PLAIN_CURE = "Give the id of an env, or a function that makes one."
+# What a world from outside must have: see World.
+MEMBERS = ("name", "may_rest", "groups", "recv", "send", "close", "state", "set_state")
 
 
 def make_world(
@@ -48,31 +47,31 @@ def make_world(
     step_timeout_s: float = TIMEOUT_S,
     restarts: int = 3,
 ) -> World:
-    """The world of `config.lanes` lanes; a vector env that was given as an object keeps the number it has.
+    """The world of `config.lanes` lanes; a vector env given as an object keeps its own number.
 
-    As one part of a run's lanes it has those from `first_lane` on, which is what their episodes' seeds and errors go by.
+    In the run its lanes are numbered from `first_lane` on: the seeds of their episodes and errors use these numbers.
 
-    Here auto is vector for a vector env and else inline; `choose_world` says which is the fastest. A pool replaces workers after
-    `step_timeout_s`, and `restarts` of them. A kind of `module:name` is called with the first arguments as they are here.
+    Here auto is vector for a vector env and inline for all others; `choose_world` finds the fastest. A pool replaces a worker after
+    `step_timeout_s`, up to `restarts` times. A kind of `module:name` is called with (env, config, seed, first_lane=...).
     """
-    name, kwargs, kind = env_name(env), _kwargs(config), config.kind
+    name, kwargs, kind = env_name(env), read_kwargs(config), config.kind
     if config.lanes < 1:
         raise ConfigError(f"world.lanes={config.lanes} must be at least 1.")
     check_kind(kind)
     if is_import(kind):
-        return make_outside(env, config, seed, first_lane)
+        return _make_outside(env, config, seed, first_lane)
     if isinstance(env, gymnasium.vector.VectorEnv):
-        own = {"inline": kind == "inline", "pool": kind == "pool"}
-        _refuse(name, "is a vector env", **own, kwargs=kwargs, limit=config.max_episode_steps, images=wanted(config))
+        own = {f"world.kind={kind}": kind in ("inline", "pool"), "world.kwargs": kwargs}
+        _refuse(name, "is a vector env", {**own, **_limit(config), **_images(config)})
         return _around(env, seed, name, owns_env=False)
     if isinstance(env, gymnasium.Env):
         return _around_one(env, config, kwargs, seed, name)
-    factory = find_import(env) if isinstance(env, str) and is_import(env) else env
-    if kind == "vector" or (kind == "auto" and _takes_lanes(factory)):
-        # Such an env is seeded as a whole, and those of a run must differ.
+    factory = find_factory(env)
+    if kind == "vector" or (kind == "auto" and _makes_only_vector(factory)):
+        # A vector env is seeded as a whole, and the actors of one run need different seeds.
         return _make_vector_world(name, factory, config, kwargs, lane_key(seed, first_lane) if first_lane else seed)
-    if _takes_lanes(factory):
-        raise ConfigError(f"{name} makes a vector env, so world.kind={kind} cannot be. Set it to auto or vector.")
+    if _makes_only_vector(factory):
+        raise ConfigError(f"{name} makes a vector env, which world.kind={kind} cannot step. Set it to auto or vector.")
     if kind == "pool":
         limits: dict[str, Any] = {"step_timeout_s": step_timeout_s, "restarts": restarts}
         return _make_pool_world(name, env, config, seed, first_lane, limits)
@@ -83,33 +82,30 @@ def is_settled(env: AnyEnv, config: WorldConfig) -> bool:
     """Whether settings and env leave no choice of the world."""
     if isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)) or config.kind not in ("auto", "pool"):
         return True
-    factory = find_import(env) if isinstance(env, str) and is_import(env) else env
-    return _takes_lanes(factory) or bool(config.kind == "pool" and config.workers and config.threads)
+    has_numbers = config.kind == "pool" and config.workers and config.threads
+    return _makes_only_vector(find_factory(env)) or bool(has_numbers)
 
 
 def choose_world(
-    env: AnyEnv, config: WorldConfig, cores: int = 0, actors: int = 1, tell_alive: Callable[[], None] = nobody
+    env: AnyEnv, config: WorldConfig, cores: int = 0, actors: int = 1, tell_alive: Callable[[], None] = no_listener
 ) -> Choice[WorldConfig]:
-    """What world.kind=auto stands for on so many cores (0: all), and the numbers of a pool: measured, with the reason.
+    """Measures what world.kind=auto stands for on this number of cores (0: all), and how many workers a pool needs.
 
-    Worlds other than a pool would be stepped by so many `actors` side by side.
-
-    Takes a third of a second and the time that an env needs to be made. Settings that leave no choice come back as they are. An
-    env that hangs here hangs this process: `worlds/trial.py` has a deadline, and hears the signs of life.
+    Worlds other than a pool would be stepped by `actors` processes. It takes a third of a second and the time to make an env.
+    Settings that leave no choice are returned unchanged. An env that hangs here hangs this process: `worlds/trial.py` has a deadline
+    and listens to `tell_alive`.
     """
     if is_settled(env, config):
-        return Choice(config, "")
-    factory: Any = find_import(env) if isinstance(env, str) and is_import(env) else env
-    name = env_name(env)
-    inline = replace(config, kind="inline", lanes=1)
+        return Choice(config)
+    factory, name = find_factory(env), env_name(env)
 
     def vector(config: WorldConfig) -> VectorWorld:
-        return _make_vector_world(name, factory, config, _kwargs(config), 0)
+        return _make_vector_world(name, factory, config, read_kwargs(config), 0)
 
     has_vector = isinstance(factory, str) and find_spec(factory).vector_entry_point is not None
-    make = partial(make_env, env, inline, name=name)
+    make = partial(make_env, env, replace(config, kind="inline", lanes=1), name=name)
     try:
-        check_leaving(name, [make])
+        check_picklable(name, [make])
         hindrance = ""
     except ConfigError as error:
         hindrance = str(error)
@@ -117,9 +113,37 @@ def choose_world(
     return choose(config, name, make, own, hindrance, cores or num_cores(), actors, tell_alive)
 
 
+def _make_outside(env: AnyEnv, config: WorldConfig, seed: int, first_lane: int) -> World:
+    """The world that `module:name` makes of `env`, which can be anything."""
+    who = f"world.kind={config.kind}"
+    make = find_import(config.kind, "a world")
+    try:
+        world: World = make(env, config, seed, first_lane=first_lane)
+    except FreewheelError:
+        raise
+    except Exception as error:
+        raise EnvError(
+            f"{who} raised {type(error).__name__} while it was made: {error}. "
+            "It is called with (env, config, seed, first_lane=...)."
+        ) from error
+    if missing := [member for member in MEMBERS if not hasattr(world, member)]:
+        raise ConfigError(
+            f"{who} made {type(world).__name__}, which has no {', '.join(missing)}. "
+            "The class World in freewheel/worlds/world.py lists what a world has."
+        )
+    # Replay and actors count the lanes of a sole group by the settings.
+    if len(world.groups) == 1 and world.groups[0].num_lanes != config.lanes:
+        world.close()
+        raise ConfigError(
+            f"{who} made {world.groups[0].num_lanes} lanes, not world.lanes={config.lanes}. Make config.lanes of them."
+        )
+    return world
+
+
 def _around_one(env: Env, config: WorldConfig, kwargs: dict[str, Any], seed: int, name: str) -> InlineWorld:
-    """An env object, which stays open for whoever made it."""
-    _refuse(name, "is one env", vector=config.kind == "vector", pool=config.kind == "pool", kwargs=kwargs)
+    """An env object; its owner closes it."""
+    own = {f"world.kind={config.kind}": config.kind in ("vector", "pool"), "world.kwargs": kwargs}
+    _refuse(name, "is one env", own)
     if config.lanes > 1:
         raise ConfigError(
             f"{name} is one env and can serve one lane, not world.lanes={config.lanes}. "
@@ -158,45 +182,61 @@ def _make_pool_world(
 
 
 def make_env(env: AnyEnv, config: WorldConfig, render_mode: str | None = None, *, name: str | None = None) -> Env:
-    """One plain env, as a lane has it; to evaluate or to watch. An env given as an object is that object."""
-    name, kwargs = name or env_name(env), _kwargs(config)
-    if isinstance(env, gymnasium.vector.VectorEnv):
-        raise ConfigError(
-            f"{name} is a vector env; one plain env is needed here. Give its id or a function that makes one."
-        )
+    """One plain env, as a lane has it; also to evaluate or to watch. An env given as an object is that object."""
+    name = name or env_name(env)
     if isinstance(env, gymnasium.Env):
-        return _limited(prepare(_rendering(env, name, render_mode), config, name), config)
-    if isinstance(env, str) and not is_import(env):
-        spec = find_spec(env)
-        # The world resets before it steps, and checks what comes back for all lanes at once.
-        spec.order_enforce = False
-        if render_mode is not None:
-            kwargs["render_mode"] = render_mode
-        if atari.is_atari(spec):
-            kwargs = atari.env_kwargs(name, config, kwargs)
-        # Where frames are skipped the limit is one of steps, not of frames.
-        limit = None if wanted(config) else config.max_episode_steps or None
-        made = _called(name, lambda: gymnasium.make(spec, limit, disable_env_checker=True, **kwargs), spec)
-        quicken(made)
-        if atari.is_atari(spec):
-            atari.tell_rate(made, config)
-        return _limited(_prepared(made, config, name), config) if limit is None else made
-    factory = find_import(env) if isinstance(env, str) else env
+        _check_rendering(env, name, render_mode)
+        return _limited(prepare(env, config, name), config)
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise ConfigError(f"{name} is a vector env, and one plain env is needed here. {PLAIN_CURE}")
+    factory, is_limited = find_factory(env), False
+    if isinstance(factory, str):
+        # Where frames are skipped the limit counts steps, not frames.
+        is_limited = bool(config.max_episode_steps and not wanted(config))
+        made = _make_registered(factory, config, render_mode, name, config.max_episode_steps if is_limited else None)
+    else:
+        made = _call_factory(factory, config, render_mode, name)
+    try:
+        made = prepare(made, config, name)
+    except BaseException:
+        close_all(name, [made])
+        raise
+    return made if is_limited else _limited(made, config)
+
+
+def _make_registered(env_id: str, config: WorldConfig, render_mode: str | None, name: str, limit: int | None) -> Env:
+    kwargs, spec = read_kwargs(config), find_spec(env_id)
+    # The world resets before it steps, and checks the results of all lanes at once.
+    spec.order_enforce = False
+    if render_mode is not None:
+        kwargs["render_mode"] = render_mode
+    if atari.is_atari(spec):
+        kwargs = atari.env_kwargs(name, config, kwargs)
+    made = call_maker(name, lambda: gymnasium.make(spec, limit, disable_env_checker=True, **kwargs), spec)
+    quicken(made)
+    if atari.is_atari(spec):
+        atari.set_frame_rate(made, config)
+    return made
+
+
+def _call_factory(factory: Factory, config: WorldConfig, render_mode: str | None, name: str) -> Env:
+    kwargs = read_kwargs(config)
     if makes_vector(factory):
-        raise ConfigError(f"{name} makes a vector env; one plain env is needed here. Give a function that makes one.")
+        raise ConfigError(f"{name} makes a vector env, and one plain env is needed here. {PLAIN_CURE}")
     if render_mode is not None and takes(factory, "render_mode"):
         kwargs["render_mode"] = render_mode
-    made = _called(name, lambda: factory(**kwargs))
+    made = call_maker(name, lambda: factory(**kwargs))
     if not isinstance(made, gymnasium.Env):
         raise ConfigError(
             f"{name} made {type(made).__name__}, which is not a gymnasium.Env. "
-            "Let it return one; envs of the older gym package are converted by shimmy."
+            "Return one; the package shimmy converts envs of the older gym package."
         )
-    return _limited(_prepared(_rendering(made, name, render_mode), config, name), config)
+    _check_rendering(made, name, render_mode)
+    return made
 
 
 def env_name(env: AnyEnv) -> str:
-    """What an env is called in messages, logs and run folders."""
+    """The name of an env in messages, logs and run folders."""
     if isinstance(env, str):
         return env
     if isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)):
@@ -204,7 +244,7 @@ def env_name(env: AnyEnv) -> str:
         return str(named or type(env.unwrapped).__name__)
     if not callable(env):
         raise ConfigError(
-            f"{env!r} ({type(env).__name__}) is no env. Give a Gymnasium id, an env, a function that makes one, "
+            f"{env!r} ({type(env).__name__}) is not an env. Give a Gymnasium id, an env, a function that makes one, "
             "or the name of such a function as module:function."
         )
     return str(getattr(env, "__qualname__", type(env).__name__))
@@ -217,7 +257,7 @@ def _make_vector_world(
     try:
         if made.num_envs != config.lanes:
             raise ConfigError(
-                f"{name} made {made.num_envs} envs, not world.lanes={config.lanes}. Let it take num_envs."
+                f"{name} made {made.num_envs} envs, not world.lanes={config.lanes}. Add a parameter num_envs to it."
             )
         return _around(made, seed, name)
     except BaseException:
@@ -230,8 +270,8 @@ def _around(env: Vector, seed: int, name: str, owns_env: bool = True) -> VectorW
         return VectorWorld(env, seed, name, owns_env=owns_env)
     if env is not env.unwrapped:
         raise ConfigError(
-            f"{name} gives some of its lanes at a time, and {type(env).__name__} around it wraps steps of all of them. "
-            "Leave the wrapper out, or make it without batch_size."
+            f"{name} gives some of its lanes at a time, and {type(env).__name__} around it expects a step of all lanes. "
+            "Remove the wrapper, or make the env without batch_size."
         )
     return AsyncVectorWorld(env, seed, name, owns_env=owns_env)
 
@@ -244,93 +284,57 @@ def _make_vector(name: str, env: str | Factory, config: WorldConfig, kwargs: dic
                 f"{name} has no vector env of its own. Set world.kind to inline for copies in one process."
             )
         if atari.is_atari(spec):
-            return _called(name, lambda: atari.make_vector(name, spec, config, kwargs), spec)
-        _refuse(name, "is made in its own vector form", images=wanted(config))
+            return call_maker(name, lambda: atari.make_vector(name, spec, config, kwargs), spec)
+        _refuse(name, "is made in its own vector form", _images(config))
         if config.max_episode_steps:
             kwargs["max_episode_steps"] = config.max_episode_steps
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-        vector = _called(name, lambda: gymnasium.make_vec(spec, config.lanes, mode, **kwargs), spec)
+        vector = call_maker(name, lambda: gymnasium.make_vec(spec, config.lanes, mode, **kwargs), spec)
         quicken(vector)
         return vector
-    _refuse(name, "makes its own vector env", limit=config.max_episode_steps, images=wanted(config))
+    _refuse(name, "makes its own vector env", {**_limit(config), **_images(config)})
     if makes_vector(env):
         kwargs["num_envs"] = config.lanes
-    made = _called(name, lambda: env(**kwargs))
+    made = call_maker(name, lambda: env(**kwargs))
     if is_puffer(made):
         return PufferVector(made)
     if not isinstance(made, gymnasium.vector.VectorEnv):
         raise ConfigError(
             f"{name} made {type(made).__name__}, and world.kind=vector needs a gymnasium.vector.VectorEnv (or an env of PufferLib). "
-            "Let it take num_envs and return one, or set world.kind to inline."
+            "Add a parameter num_envs and return one, or set world.kind to inline."
         )
     return made
 
 
-def _takes_lanes(env: str | Factory) -> bool:
-    """Whether it makes a vector env and nothing else."""
+def _makes_only_vector(env: str | Factory) -> bool:
     if not isinstance(env, str):
         return makes_vector(env)
     spec = find_spec(env)
     return spec.entry_point is None and spec.vector_entry_point is not None
 
 
-def _called(name: str, make: Callable[[], Made], spec: EnvSpec | None = None) -> Made:
-    """What `make` makes; its failure is the env's, unless a package is missing."""
-    try:
-        return make()
-    except FreewheelError:
-        raise
-    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise ConfigError(missing_package(name, error, spec)) from error
-    except Exception as error:
-        raise EnvError(
-            f"{name} raised {type(error).__name__} while it was made: {error}. Check its arguments in world.kwargs."
-        ) from error
+def _limit(config: WorldConfig) -> dict[str, int]:
+    return {"world.max_episode_steps": config.max_episode_steps}
 
 
-def _kwargs(config: WorldConfig) -> dict[str, Any]:
-    try:
-        given = json.loads(config.kwargs)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"world.kwargs={config.kwargs!r} is not JSON: {error}.") from error
-    if not isinstance(given, dict):
-        raise ConfigError(f'world.kwargs={config.kwargs!r} must be a JSON object such as {{"gravity": 9.8}}.')
-    return given
+def _images(config: WorldConfig) -> dict[str, bool]:
+    return {f"world.{setting}": True for setting in wanted(config)}
 
 
-def _refuse(name: str, what: str, **unusable: Any) -> None:
-    """Settings that this env would have to ignore."""
-    flags = {
-        "inline": "world.kind=inline",
-        "pool": "world.kind=pool",
-        "vector": "world.kind=vector",
-        "kwargs": "world.kwargs",
-        "limit": "world.max_episode_steps",
-        "images": " and ".join(f"world.{setting}" for setting in unusable.get("images") or ()),
-    }
-    found = [flags[key] for key, value in unusable.items() if value]
-    if found:
+def _refuse(name: str, what: str, settings: Mapping[str, Any]) -> None:
+    """Settings that have a value and that this env would ignore."""
+    if found := [setting for setting, value in settings.items() if value]:
         raise ConfigError(
             f"{name} {what}, so {' and '.join(found)} cannot be used. Leave it out, or give the env's id."
         )
 
 
-def _rendering(env: Env, name: str, render_mode: str | None) -> Env:
+def _check_rendering(env: Env, name: str, render_mode: str | None) -> None:
     if render_mode is not None and env.render_mode != render_mode:
         raise ConfigError(
             f"{name} has render_mode={env.render_mode!r}, and {render_mode!r} is needed to show it. "
-            "Let the function that makes it take render_mode."
+            "Add a parameter render_mode to the function that makes it."
         )
-    return env
-
-
-def _prepared(env: Env, config: WorldConfig, name: str) -> Env:
-    """Closed again if its pictures cannot be what the settings say."""
-    try:
-        return prepare(env, config, name)
-    except BaseException:
-        close_all(name, [env])
-        raise
 
 
 def _limited(env: Env, config: WorldConfig) -> Env:

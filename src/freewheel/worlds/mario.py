@@ -1,4 +1,4 @@
-"""Super Mario Bros. of gym-super-mario-bros as a Gymnasium env, also with NumPy 2 and without the old gym package being loaded."""
+"""Super Mario Bros. of gym-super-mario-bros as a Gymnasium env, with NumPy 2 and without the old gym package."""
 
 from __future__ import annotations
 
@@ -19,34 +19,16 @@ from freewheel.errors import ConfigError
 from freewheel.worlds.world import Array
 
 ID = re.compile(r"SuperMarioBros(?:-([1-8])-([1-4]))?-v([0-3])$")
-LOOKS = ("vanilla", "downsample", "pixel", "rectangle")  # by the version of an id, as that package has them
+LOOKS = ("vanilla", "downsample", "pixel", "rectangle")  # of versions 0 to 3 of an id
 SHAPE = (240, 256, 3)
 FPS = 60
-# Bits of the joypad.
-RIGHT, LEFT, DOWN, UP, B, A = 1 << 7, 1 << 6, 1 << 5, 1 << 4, 1 << 1, 1
-BUTTONS = {
-    "NOOP": 0,
-    "RIGHT": RIGHT,
-    "RIGHT A": RIGHT | A,
-    "RIGHT B": RIGHT | B,
-    "RIGHT A B": RIGHT | A | B,
-    "A": A,
-    "LEFT": LEFT,
-    "LEFT A": LEFT | A,
-    "LEFT B": LEFT | B,
-    "LEFT A B": LEFT | A | B,
-    "DOWN": DOWN,
-    "UP": UP,
-}
-
-
-def make(world: int = 1, stage: int = 1, look: str = "vanilla", render_mode: str | None = None) -> Mario:
-    """One stage, which ends with Mario's death or at the flag; `world` 0 plays the whole game with its three lives."""
-    return Mario(world, stage, look, render_mode)
+BITS = {"NOOP": 0, "RIGHT": 1 << 7, "LEFT": 1 << 6, "DOWN": 1 << 5, "UP": 1 << 4, "B": 1 << 1, "A": 1}  # of the joypad
+RIGHT, LEFT = ([way, f"{way} A", f"{way} B", f"{way} A B"] for way in ("RIGHT", "LEFT"))
+BUTTONS = {name: sum(BITS[button] for button in name.split()) for name in ("NOOP", *RIGHT, "A", *LEFT, "DOWN", "UP")}
 
 
 def register(env_id: str) -> None:
-    """SuperMarioBros-1-1-v0 and the like, if this is one; without a stage it is the whole game."""
+    """Registers SuperMarioBros-1-1-v0 and the like; without a stage it is the whole game."""
     found = ID.match(env_id)
     if found is None:
         raise ConfigError(
@@ -54,20 +36,21 @@ def register(env_id: str) -> None:
             "such as SuperMarioBros-1-1-v0; v1 to v3 have simpler graphics."
         )
     given = {"world": int(found[1] or 0), "stage": int(found[2] or 0), "look": LOOKS[int(found[3])]}
-    gymnasium.register(env_id, entry_point=f"{__name__}:make", kwargs=given)
+    gymnasium.register(env_id, entry_point=f"{__name__}:Mario", kwargs=given)
 
 
 class Mario(gymnasium.Env[Any, Any]):
-    """Frames in colour, one per step, and the reward of the game: way to the right, less the time, less 25 for a death, bounded by 15.
+    """One stage, which ends with Mario's death or at the flag; `world` 0 is the whole game with its three lives.
 
-    Nothing in it is left to chance: the same actions give the same frames, whatever the seed.
+    A step is one frame in colour. The reward is the way to the right, minus the time, minus 25 for a death, clipped to 15. The game is
+    deterministic: the same actions give the same frames with any seed.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FPS}  # noqa: RUF012
     observation_space = spaces.Box(0, 255, SHAPE, np.uint8)
     action_space = spaces.Discrete(len(BUTTONS))
 
-    def __init__(self, world: int, stage: int, look: str, render_mode: str | None = None) -> None:
+    def __init__(self, world: int = 1, stage: int = 1, look: str = "vanilla", render_mode: str | None = None) -> None:
         if look not in LOOKS:
             raise ConfigError(f"look={look!r} is not one of {', '.join(LOOKS)}.")
         if world and not (1 <= world <= 8 and 1 <= stage <= 4):
@@ -83,8 +66,7 @@ class Mario(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, dict[str, Any]]:
         super().reset(seed=seed)
-        screen = np.array(self._game.reset())
-        return screen, {"lives": self._game._life}
+        return np.array(self._game.reset()), {"lives": self._game._life}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         screen, reward, is_over, info = self._game.step(self._codes[int(action)])
@@ -96,13 +78,16 @@ class Mario(gymnasium.Env[Any, Any]):
     def close(self) -> None:
         game, self._game = self._game, None
         if game is not None:
-            # What looks into the emulator's memory goes before the memory does.
+            # These are views of the emulator's memory, which close() frees.
             game.screen = game.ram = game.controllers = None
             game.close()
 
 
+make = Mario  # the name of the env by its arguments: freewheel.worlds.mario:make
+
+
 class Memory:
-    """The console's memory as Python's numbers: those of NumPy 2 wrap around where this package computes with them."""
+    """The console's memory as Python numbers: NumPy 2's bytes would wrap around in this package's arithmetic."""
 
     def __init__(self, bytes_: Array) -> None:
         self._bytes = bytes_
@@ -116,21 +101,20 @@ class Memory:
 
 @cache
 def _game() -> Any:
-    """The package's env class, with whole numbers where it reads bytes."""
+    """The package's env class, which reads bytes as Python numbers."""
     try:
         with _without_gym():
             nes: Any = importlib.import_module("nes_py.nes_env")
             games: Any = importlib.import_module("gym_super_mario_bros.smb_env")
     except ImportError as error:
         raise ConfigError(
-            f"Super Mario Bros. needs gym-super-mario-bros, which cannot be imported: {error}. pip install 'freewheel[mario]'"
+            f"Super Mario Bros. needs gym-super-mario-bros, and importing it failed: {error}. pip install 'freewheel[mario]'"
         ) from error
 
     class Rom(nes.ROM):  # type: ignore[misc]
         @property
         def header(self) -> list[int]:
-            found: list[int] = self.raw_data[:16].tolist()
-            return found
+            return list(map(int, self.raw_data[:16]))
 
         @property
         def _zero_fill(self) -> int:
@@ -146,9 +130,9 @@ def _game() -> Any:
 
 @contextmanager
 def _without_gym() -> Iterator[None]:
-    """Gymnasium in gym's place while the package is imported: it needs a base class, two spaces and somewhere to register.
+    """Gymnasium under the name gym while the package is imported: it needs a base class, two spaces and a place to register.
 
-    The old gym warns at its import, and patches what NumPy no longer has.
+    The old gym prints a warning when it is imported, and does not work with NumPy 2.
     """
     if "gym" in sys.modules or "nes_py" in sys.modules:
         yield

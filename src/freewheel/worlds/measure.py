@@ -19,19 +19,19 @@ from freewheel.machine.world_kind import Cost
 from freewheel.worlds.legal import Legal
 from freewheel.worlds.vector import VectorWorld
 
-STEP_S = 0.12  # that one copy is stepped for
-VECTOR_S = 0.08  # that the env's own vector form is stepped for
+STEP_S = 0.12  # time to step one copy
+VECTOR_S = 0.08  # time to step the env's own vector form
 LEAST_STEPS = 3  # of a slow env
-WAITS_BELOW = 0.5  # share of a step in which the core is used
-WAITS_A_STEP = 0.5  # times that the core was given away
+WAITS_BELOW = 0.5  # an env waits if a step uses less than this share of the core
+WAITS_A_STEP = 0.5  # and gives the core away at least this often per step
 
 
-def nobody() -> None:
-    """Listens to signs of life where none are waited for."""
+def no_listener() -> None:
+    """The default `tell_alive`."""
 
 
-def measure_env(env: gymnasium.Env[Any, Any], tell_alive: Callable[[], None] = nobody) -> Cost:
-    """Steps one copy with random actions of those that it allows, resets included."""
+def measure_env(env: gymnasium.Env[Any, Any], tell_alive: Callable[[], None] = no_listener) -> Cost:
+    """Steps one copy with random legal actions, resets included."""
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(64)]
     legal = Legal(env.observation_space, env.action_space)
@@ -46,13 +46,13 @@ def measure_env(env: gymnasium.Env[Any, Any], tell_alive: Callable[[], None] = n
         steps += 1
         took_s = time.perf_counter() - began_s
     core_s = (time.process_time() - core_s) / steps
-    # Other programs on the machine make steps longer too; but who waits gives the core away by himself.
+    # Other programs make steps longer too, but only an env that waits gives the core away by itself.
     waits_itself = core_s < WAITS_BELOW * took_s / steps and (_num_waits() - waits) / steps > WAITS_A_STEP
     step_s = took_s / steps if waits_itself else core_s
     return Cost(step_s, core_s, waits_itself, (env.observation_space, env.action_space))
 
 
-def measure_vector(world: VectorWorld, tell_alive: Callable[[], None] = nobody) -> float:
+def measure_vector(world: VectorWorld, tell_alive: Callable[[], None] = no_listener) -> float:
     """Seconds per row of a vector env."""
     world.action_space.seed(0)
     actions = np.stack([np.asarray(world.action_space.sample()) for _ in range(world.num_lanes)])
@@ -61,7 +61,7 @@ def measure_vector(world: VectorWorld, tell_alive: Callable[[], None] = nobody) 
     tell_alive()
     began_s = time.perf_counter()
     rows, took_s = 0, 0.0
-    while took_s < VECTOR_S:  # of which one step may take longer
+    while took_s < VECTOR_S:
         world.send(0, ready.lanes, {"action": legal.rows(actions[: len(ready.lanes)], ready.obs)})
         (ready,) = world.recv()
         rows += len(ready.lanes)
@@ -70,7 +70,7 @@ def measure_vector(world: VectorWorld, tell_alive: Callable[[], None] = nobody) 
 
 
 def _num_waits() -> int:
-    """Times that this thread gave its core away."""
+    """How often this thread has given its core away."""
     return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_nvcsw
 
 
@@ -82,11 +82,11 @@ def choose(
     hindrance: str,
     cores: int,
     actors: int = 1,
-    tell_alive: Callable[[], None] = nobody,
+    tell_alive: Callable[[], None] = no_listener,
 ) -> Choice[WorldConfig]:
     """Measures for `world_kind.choose`: `make` makes one env, `vector` its own vector env with all lanes.
 
-    `tell_alive` is called after everything that may take long: an env was made, or reset. Stepping takes no longer than one step.
+    `tell_alive` is called after everything that may take long: making and resetting an env.
     """
     cost = _try_env(make, tell_alive)
     if isinstance(cost, Exception):
@@ -98,7 +98,7 @@ def choose(
 
 
 def _try_env(make: Callable[[], gymnasium.Env[Any, Any]], tell_alive: Callable[[], None]) -> Cost | Exception:
-    """Or why not: an env that breaks in a run too is named by the world then, with lane and step."""
+    """The cost, or the error: an env that fails in the run too is reported there, with lane and step."""
     env = make()
     tell_alive()
     try:
@@ -110,7 +110,7 @@ def _try_env(make: Callable[[], gymnasium.Env[Any, Any]], tell_alive: Callable[[
 
 
 def _try_vector(vector: Callable[[], VectorWorld], one: Cost, tell_alive: Callable[[], None]) -> float | None:
-    """None where the vector form does not do, or shows something else than the env: auto then takes another way."""
+    """None if the vector form fails or has other spaces than the env: auto then chooses another world."""
     try:
         world = vector()
     except FreewheelError:

@@ -1,10 +1,9 @@
-"""Envs in worker processes, joined by shared memory: recv gives the lanes that are ready, and the slowest holds nobody."""
+"""Envs in worker processes, joined by shared memory: recv gives the lanes that are ready and never waits for the slowest."""
 
 from __future__ import annotations
 
 import math
 import os
-import sys
 import time
 import weakref
 from collections import deque
@@ -14,29 +13,28 @@ from itertools import pairwise
 import numpy as np
 
 from freewheel.errors import EnvError
-from freewheel.machine.process import start_forkserver
+from freewheel.machine.process import how_it_ended, start_forkserver
 from freewheel.spec import RowSpec
-from freewheel.worlds.check import obs_leaves
-from freewheel.worlds.lives import joined
-from freewheel.worlds.pool_member import Member, WorkerTrace, check_leaving, end_all
+from freewheel.worlds.check import obs_leaves, raise_or_print
+from freewheel.worlds.pool_member import Member, WorkerTrace, check_picklable, end_all
 from freewheel.worlds.pool_table import READY, Table, pull, push, split
 from freewheel.worlds.pool_worker import Make, Task
 from freewheel.worlds.seeds import lane_key
 from freewheel.worlds.world import GOES_ON, TERMINATED, TIMEOUT_S, TRUNCATED, Array, Columns, Ended, Group, Obs, Ready
 
-LOOK_S = 0.25  # between two looks at whether all workers live
-BUDGET_S = 600.0  # restarts are counted within so long
-# A worker that has not made its envs yet may take longer for one than for a step: other programs start up.
+LOOK_S = 0.25  # between two checks that all workers live
+BUDGET_S = 600.0  # the window in which restarts are counted
+# Making an env may take longer than a step: some start other programs.
 START_S = 120.0
 
 
 class PoolWorld:
-    """One lane per env; `workers` processes share them, each with neighbouring lanes. Several `threads` in each pay for envs that
-    wait for somebody else: while one waits, another goes on.
+    """One lane per env. The lanes are split among `workers` processes, each with neighbouring lanes. Several `threads` per worker
+    suit envs that wait for something outside: while one waits, another goes on.
 
-    recv waits for `min_ready` lanes (0: a quarter of all), and after `ready_wait_s` takes what there is; with as many as there are
-    lanes it waits for all of them, which gives the rows of an inline world. A worker that dies, or finishes no lane within
-    `step_timeout_s`, is replaced, and the episodes of its lanes are truncated where they were seen last.
+    recv waits for `min_ready` lanes (0: a quarter of all), and after `ready_wait_s` takes those that are ready. With `min_ready` equal
+    to the number of lanes it waits for all, and gives the rows of an inline world. A worker that dies, or finishes no lane within
+    `step_timeout_s`, is replaced; the episodes of its lanes are truncated at their newest observation.
     """
 
     may_rest = True
@@ -57,13 +55,13 @@ class PoolWorld:
     ) -> None:
         self.name, self.num_lanes, self.num_workers = name, len(makes), min(workers, len(makes))
         self.num_threads = min(self.num_workers * threads, self.num_lanes)  # of all workers
-        check_leaving(name, makes)
-        env = makes[0]()  # shows what its copies in the workers give
+        check_picklable(name, makes)
+        env = makes[0]()  # only for its spaces
         self.obs_space, self.action_space = env.observation_space, env.action_space
         env.close()
         self.groups = (Group("", self.obs_space, self.action_space, self.num_lanes),)
         self.num_restarts = 0
-        self.num_truncated = 0  # episodes that were lost with a worker
+        self.num_truncated = 0  # episodes that were cut with a worker
         self._notes: list[str] = []
         self._makes, self._seed, self._first_lane = list(makes), seed, first_lane
         self._min_ready = min(min_ready, self.num_lanes) or max(1, self.num_lanes // 4)
@@ -88,34 +86,38 @@ class PoolWorld:
         self._look_due_s = time.monotonic() + self._look_s
 
     def _share_memory(self) -> None:
-        self._table = _make_table(self.name, self.groups[0], self.num_threads)
+        obs_leaves(self.name, self.obs_space, self.action_space)  # refuses spaces that rows cannot hold
+        fields = RowSpec.of(self.obs_space, self.action_space).fields
+        self._table = Table(fields, split(self.num_lanes, self.num_threads))
         self._thread_of = np.repeat(np.arange(self.num_threads), [len(span) for span in self._table.spans])
         self._ready = self._table.counters.part(READY)
         self._sent_to = [self._table.counters.part(Table.sent(t)) for t in range(self.num_threads)]
         self._done_by = [self._table.counters.part(Table.done(t)) for t in range(self.num_threads)]
 
     def _begin_counts(self) -> None:
-        """What this side knows of the lanes: all begin, and none was given yet."""
+        """The pool's own view of the lanes: all are about to begin, and recv has given none."""
         self._sent, self._seen = [0] * self.num_threads, [0] * self.num_threads  # positions in the rings
-        self._open = [len(span) for span in self._table.spans]  # lanes that each thread has to announce
-        self._flies = np.ones(self.num_lanes, np.bool_)  # no action is waited for: it was sent, or it begins
-        self._num_flying = self.num_lanes
+        self._open = [len(span) for span in self._table.spans]  # lanes that each thread still has to announce
+        self._in_flight = np.ones(self.num_lanes, np.bool_)  # is with its worker: its action was sent, or it begins
+        self._num_in_flight = self.num_lanes
         self._parts: list[Array] = []  # announced lanes that recv has not given yet
-        # The newest observation that was given of each lane: a worker may die while it writes the next.
+        # The newest observation that recv gave of each lane: a worker may die while it writes the next one.
         self._last: Obs = {name: rows.copy() for name, rows in self._table.obs.items()}
         self._has_begun = np.zeros(self.num_lanes, np.bool_)
-        self._lost = np.zeros(self.num_lanes, np.bool_)  # its episode ended with its worker, and nobody was told yet
-        self._arrived = np.zeros(self.num_lanes, np.bool_)  # of those: the new worker has announced it
+        self._lost = np.zeros(
+            self.num_lanes, np.bool_
+        )  # its episode was cut with its worker, and recv has not said so yet
+        self._arrived = np.zeros(self.num_lanes, np.bool_)  # of the lost lanes: the new worker has announced it
 
     def send(self, group: int, lanes: Array, actions: Columns) -> None:
-        if self._flies[lanes].any():
+        if self._in_flight[lanes].any():
             raise ValueError(f"{self.name}: send() names a lane among {lanes} that does not wait for an action.")
         for name, column in self._table.actions.items():
             column[lanes] = actions[name]
-        self._flies[lanes] = True
-        self._num_flying += len(lanes)
+        self._in_flight[lanes] = True
+        self._num_in_flight += len(lanes)
         if self._lost.any():
-            lanes = lanes[~self._lost[lanes]]  # what they would have stepped is gone; they begin again
+            lanes = lanes[~self._lost[lanes]]  # the episode of this action is gone; the lane begins a new one
         if len(lanes) > 1 and (lanes[1:] < lanes[:-1]).any():
             lanes = np.sort(lanes)
         owners = self._thread_of[lanes]
@@ -125,31 +127,27 @@ class PoolWorld:
                 self._send_to(int(owners[begin]), lanes[begin:end])
 
     def recv(self, timeout_s: float = TIMEOUT_S) -> tuple[Ready, ...]:
-        """At least one lane. A worker that takes longer than this for all of its lanes is replaced."""
-        if not self._num_flying:
+        """At least one lane. A worker that finishes none of its lanes in this time is replaced."""
+        if not self._num_in_flight:
             raise ValueError(f"{self.name}: recv() has no lane to wait for. Send an action to a lane first.")
-        self._wait(min(self._min_ready, self._num_flying), timeout_s)
+        self._wait(min(self._min_ready, self._num_in_flight), timeout_s)
         lanes = self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts)
         self._parts = []
         if len(lanes) == self.num_lanes:
             lanes = np.arange(self.num_lanes)
         else:
             lanes.sort()
-        self._flies[lanes] = False
-        self._num_flying -= len(lanes)
+        self._in_flight[lanes] = False
+        self._num_in_flight -= len(lanes)
         return (self._give(lanes),)
 
     def close(self) -> None:
         if not self._ends.detach():
             return
         failure = end_all(self._members, self._table)
-        del self._table, self._ready, self._sent_to, self._done_by  # the memory goes with the last that holds it
-        if failure is None:
-            return
-        if sys.exc_info()[1] is not None:
-            print(f"{type(failure).__name__}: {failure}", file=sys.stderr)
-        else:
-            raise failure
+        del self._table, self._ready, self._sent_to, self._done_by  # frees the shared memory
+        if failure is not None:
+            raise_or_print(failure)
 
     def state(self) -> None:
         return None
@@ -158,7 +156,7 @@ class PoolWorld:
         return []
 
     def take_notes(self) -> list[str]:
-        """What happened to workers since the last call, to be logged."""
+        """Notes for the log about workers replaced since the last call."""
         notes, self._notes = self._notes, []
         return notes
 
@@ -168,18 +166,18 @@ class PoolWorld:
 
     def _send_to(self, thread: int, lanes: Array) -> None:
         span = self._table.spans[thread]
-        if len(span) > 1:  # a thread with one lane knows which
+        if len(span) > 1:  # a thread with one lane needs no ring
             push(self._table.inboxes[thread], self._sent[thread], lanes - span.start)
         self._sent[thread] += len(lanes)
         self._open[thread] += len(lanes)
         self._sent_to[thread].add(len(lanes))
 
     def _wait(self, need: int, timeout_s: float) -> None:
-        """Until so many lanes can be given, or fewer when the time for them is over."""
+        """Until `need` lanes are ready, or at least one after `ready_wait_s`."""
         now = time.monotonic()
         soon_s = now + self._ready_wait_s
         while True:
-            # Before the rings are looked at: whoever announces after that look moves it beyond this.
+            # Read before the rings: an announcement after that moves the counter beyond this value, and ends the wait below.
             count = self._ready.value
             found = self._gather()
             if found >= need:
@@ -195,8 +193,8 @@ class PoolWorld:
             now = time.monotonic()
 
     def _gather(self) -> int:
-        """Takes what was announced out of the rings; the value is the number of lanes that can be given."""
-        found: list[int] = []  # by threads with one lane
+        """Takes announced lanes out of the rings. Gives the number of lanes that are ready."""
+        found: list[int] = []  # from threads with one lane
         for thread, done in enumerate(self._done_by):
             until, seen = done.value, self._seen[thread]
             if until == seen:
@@ -211,7 +209,7 @@ class PoolWorld:
         if found:
             self._keep(np.array(found))
         if self._arrived.any():
-            back = np.flatnonzero(self._arrived & self._flies)
+            back = np.flatnonzero(self._arrived & self._in_flight)
             self._arrived[back] = False
             if len(back):
                 self._parts.append(back)
@@ -236,7 +234,7 @@ class PoolWorld:
             flags = (ends & flag != 0 for flag in (TERMINATED, TRUNCATED, GOES_ON))
             ended = Ended(over, obs, table.final_reward[over], *flags)
         if lost is not None:
-            ended = lost if ended is None else joined(lost, ended)
+            ended = lost if ended is None else lost.joined(ended)
         if len(lanes) == self.num_lanes:
             for name, rows in table.obs.items():
                 np.copyto(self._last[name], rows)
@@ -247,7 +245,7 @@ class PoolWorld:
         return Ready(lanes, obs, reward, first, ended)
 
     def _take_lost(self, lanes: Array) -> Ended | None:
-        """The last that was seen of the episodes that ended with their worker."""
+        """The episodes that were cut with their worker, ended at their newest observation."""
         if not self._has_begun.all():
             self._has_begun[lanes] = True
         if not self._lost.any():
@@ -261,16 +259,18 @@ class PoolWorld:
         return Ended(over, obs, np.zeros(len(over), np.float32), none, cut)
 
     def _look(self, now: float, timeout_s: float) -> None:
-        """Whether a worker failed, died or hangs. The first ends the pool; the others are replaced."""
+        """Looks for workers that failed, died or hang. A failed one ends the pool; the others are replaced."""
         self._look_due_s = now + self._look_s
         limit_s = min(self._step_timeout_s, timeout_s)
         for member in list(self._members):
             if self._table.failed[member.threads.start : member.threads.stop].any():
-                raise member.error() or EnvError(f"{self.name}: {member} failed and could not say why.")
+                raise member.error() or EnvError(
+                    f"{self.name}: {member} failed without a message. Its output above may say why."
+                )
             if not member.is_alive:
                 if (error := member.error()) is not None:
                     raise error
-                self._replace(member, member.how_it_ended(), now)
+                self._replace(member, how_it_ended(member.process.exitcode), now)
                 continue
             for thread in member.threads:
                 if (why := self._hangs(member, thread, limit_s, now)) is not None:
@@ -284,7 +284,7 @@ class PoolWorld:
             limit_s = max(limit_s, START_S)
         if silent_s <= limit_s:
             return None
-        waiting = ", ".join(str(self._first_lane + lane) for lane in span if self._flies[lane])
+        waiting = ", ".join(str(self._first_lane + lane) for lane in span if self._in_flight[lane])
         return f"finished none of lanes {waiting} for {silent_s:.1f} s (the limit is {limit_s:g} s)"
 
     def _replace(self, old: Member, why: str, now: float) -> None:
@@ -296,7 +296,7 @@ class PoolWorld:
         if len(self._deaths) > self._restarts:
             error = EnvError(
                 f"{self.name}: {old} {why}. That was death {len(self._deaths)} of a worker within {BUDGET_S / 60:.0f} minutes, "
-                f"and {self._restarts} may be started anew. Look into what the env does there; more memory, or fewer "
+                f"and at most {self._restarts} are replaced. Look at what the env does there; more memory, or fewer "
                 "world.workers, may help."
             )
             raise error from WorkerTrace(f"{old} {why}")
@@ -305,30 +305,21 @@ class PoolWorld:
         self.num_truncated += int(self._has_begun[span].sum())
         self._lost[span] = self._has_begun[span]
         self._arrived[span] = False
-        # What it announced and nobody was given is lost too: its successor writes into the same places.
+        # Lanes that it announced and recv has not given are lost too: the new worker writes into the same memory.
         self._parts = [kept for part in self._parts if len(kept := part[(part < span.start) | (part >= span.stop)])]
         for thread in old.threads:
             self._seen[thread], self._open[thread] = self._done_by[thread].value, len(self._table.spans[thread])
             self._table.beats[thread] = 0
         self._members[old.index] = self._start(old.index, old.threads)
         self._notes.append(
-            f"{self.name}: {old} {why}; its episodes were cut and go on anew (restart {len(self._deaths)} of {self._restarts})."
+            f"{self.name}: {old} {why}; its episodes were cut and its lanes begin new ones (restart {len(self._deaths)} of {self._restarts})."
         )
 
     def _start(self, worker: int, threads: range) -> Member:
         spans = self._table.spans
         makes = self._makes[spans[threads[0]].start : spans[threads[-1]].stop]
-        # Never the same episodes again: the env may have died of one.
+        # Other seeds than before: an episode may be what killed the worker.
         seed = lane_key(self._seed, -self.num_restarts) if self.num_restarts else self._seed
-        for thread in threads:
-            self._sent[thread] = self._sent_to[thread].value
-        sent, done = ([at[thread] for thread in threads] for at in (self._sent, self._seen))
-        group = os.getpgrp()
         spaces = (self.obs_space, self.action_space)
-        task = Task(worker, threads, makes, seed, self._first_lane, self.name, *spaces, group, sent, done)
+        task = Task(worker, threads, makes, seed, self._first_lane, self.name, spaces, os.getpgrp())
         return Member(task, self._table)
-
-
-def _make_table(name: str, group: Group, num_threads: int) -> Table:
-    obs_leaves(name, group.obs_space, group.action_space)  # refuses what rows cannot hold
-    return Table(RowSpec.of(group.obs_space, group.action_space).fields, split(group.num_lanes, num_threads))

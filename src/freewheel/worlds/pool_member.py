@@ -1,4 +1,4 @@
-"""A worker as the pool sees it: started from a forkserver, looked after, ended with all that its env started."""
+"""A worker as the pool sees it: started from a forkserver, watched, and ended with all processes that its envs started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from typing import Any
 
 from freewheel.errors import ConfigError, EnvError, FreewheelError
 from freewheel.machine.main_module import is_guarded, needs_main, without_main
-from freewheel.machine.process import how_it_ended
 from freewheel.worlds import pool_worker
 from freewheel.worlds.pool_table import Table
 from freewheel.worlds.pool_worker import Make, Task
@@ -28,7 +27,7 @@ CLOSE_S = 5.0
 
 
 class WorkerTrace(Exception):
-    """What a worker's traceback said; the cause of the error that the pool raises for it."""
+    """A worker's traceback, as the cause of the error that the pool raises."""
 
 
 class Member:
@@ -68,7 +67,7 @@ class Member:
         return now - self._moved_s[thread]
 
     def error(self, *, in_close: bool = False) -> FreewheelError | None:
-        """What it said when it failed; with `in_close` only what failed while its envs were closed."""
+        """The error that it sent when it failed; with `in_close` only an error of closing its envs."""
         try:
             if not self._end.poll(0):
                 return None
@@ -84,36 +83,30 @@ class Member:
             error.__cause__ = WorkerTrace(f"in {self}\n\n{told['trace']}")
         return error
 
-    def how_it_ended(self) -> str:
-        return how_it_ended(self.process.exitcode)
-
     def kill(self) -> None:
-        """Ends it, with the processes that its envs started, and waits until it is gone."""
-        helpers = _children(self.pid)
-        with contextlib.suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)
-        for pid in helpers:
+        """Kills it and the processes that its envs started, and waits until it is gone."""
+        for pid in (self.pid, *_children(self.pid)):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         self.process.join(5.0)
 
     def release(self) -> None:
-        """After its end: what this process holds of it."""
+        """After its end: closes its pipe and process handle."""
         self._end.close()
         with contextlib.suppress(ValueError):  # it could not be killed
             self.process.close()
 
 
-def check_leaving(name: str, makes: Sequence[Make]) -> None:
-    """Refuses envs that cannot be made in another process.
+def check_picklable(name: str, makes: Sequence[Make]) -> None:
+    """Refuses envs that another process cannot make.
 
-    A fork of this process could make any; but it copies locks that other threads hold, and what waits for one waits for ever.
+    A fork of this process could make any env, but it also copies locks that other threads hold, and could wait for one forever.
     """
     cure = "Define it in a module and give it by name, as module:function; or set world.kind to inline."
     if needs_main(*_given(makes)) and not is_guarded(sys.modules["__main__"]):
         raise ConfigError(
-            f"{name} is defined in the script that runs, which has no if __name__ == '__main__': around what it does, so "
-            f"workers of a pool cannot load it. Add that. Or: {cure}"
+            f"{name} is defined in the main script, which has no if __name__ == '__main__': guard, so the workers of a pool "
+            f"cannot import it. Add the guard. Or: {cure}"
         )
     for make in dict.fromkeys(makes):
         try:
@@ -125,7 +118,7 @@ def check_leaving(name: str, makes: Sequence[Make]) -> None:
 
 
 def _given(makes: Sequence[Make]) -> Iterator[Any]:
-    """What the functions that make envs consist of."""
+    """The functions that make envs, and what each partial one is made of."""
     for make in dict.fromkeys(makes):
         yield make
         if isinstance(make, partial):
@@ -133,7 +126,7 @@ def _given(makes: Sequence[Make]) -> Iterator[Any]:
 
 
 def _children(pid: int) -> list[int]:
-    """The processes below this one."""
+    """All descendants of a process."""
     found = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -142,14 +135,14 @@ def _children(pid: int) -> list[int]:
 
 
 def end_all(members: list[Member], table: Table) -> FreewheelError | None:
-    """Lets every worker close its envs, and kills those that do not; the value is the first failure of a close()."""
+    """Lets every worker close its envs, and kills those that do not. Gives the first error of a close()."""
     table.closing[0] = True
     for thread in range(len(table.spans)):
         table.counters.add(Table.sent(thread))
     until_s = time.monotonic() + CLOSE_S
     failure: FreewheelError | None = None
     for member in members:
-        with contextlib.suppress(ValueError):  # it was released when a restart was refused
+        with contextlib.suppress(ValueError):  # it was released when the restarts were used up
             member.process.join(max(until_s - time.monotonic(), 0.0))
             if member.is_alive:
                 member.kill()

@@ -1,4 +1,4 @@
-"""A worker of the pool: steps the lanes that were sent to it, and announces each as soon as it is worth a wake-up."""
+"""A worker of the pool: steps the lanes that the pool sends, and announces them as soon as it pays to wake the pool."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from freewheel.worlds.world import GOES_ON, TERMINATED, TRUNCATED, Array, Ready
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
 
-# Lanes are stepped together for about so long before they are announced. A wake-up of the pool costs 10 to 50 us.
+# Lanes are stepped together for about this long before they are announced. Waking the pool costs 10 to 50 us.
 HOLD_S = 0.0005
 SLOW_RESET_S = HOLD_S / 4
 IDLE_S = 3600.0
@@ -43,19 +43,16 @@ _telling = threading.Lock()
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker is to do, from which positions of its threads' rings on."""
+    """What a worker needs to make and step its lanes."""
 
     index: int
     threads: range
     makes: Sequence[Make]  # one per lane of its threads
     seed: int
-    first_lane: int  # of the pool among the run's
+    first_lane: int  # number of the pool's first lane in the run
     name: str
-    obs_space: Space
-    action_space: Space
+    spaces: tuple[Space, Space]  # of observations and actions
     group: int  # process group of the pool
-    sent: Sequence[int]
-    done: Sequence[int]
 
 
 def main(task: Task, table: Table, end: Connection) -> None:
@@ -73,11 +70,11 @@ def main(task: Task, table: Table, end: Connection) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os._exit(any(worker.has_failed for worker in workers))  # nothing that an env left running may hold the process
+    os._exit(any(worker.has_failed for worker in workers))  # without waiting for threads that an env left running
 
 
 def _run(stepper: Stepper, end: Connection) -> None:
-    """Steps until the pool closes; what goes wrong is told to it."""
+    """Steps until the pool closes; sends the pool any error."""
     try:
         stepper.run()
     except BaseException as error:
@@ -98,9 +95,10 @@ class Stepper:
         at = self._span.start - table.spans[task.threads[0]].start
         self._makes = task.makes[at : at + len(self._span)]
         self._inbox, self._outbox = table.inboxes[thread], table.outboxes[thread]
-        self._sent, self._done = task.sent[thread - task.threads[0]], task.done[thread - task.threads[0]]
         parts = (Table.sent(thread), Table.done(thread), READY)
         self._go, self._is_done, self._ready = (table.counters.part(part) for part in parts)
+        # Where an earlier worker stopped. The pool sends no lane before this thread has announced it.
+        self._sent, self._done = self._go.value, self._is_done.value
         own = slice(self._span.start, self._span.stop)
         self._actions, self._ends = {name: column[own] for name, column in table.actions.items()}, table.ends[own]
         self._ends[:] = 0
@@ -109,7 +107,7 @@ class Stepper:
         self._rows = ({name: rows[own] for name, rows in table.obs.items()}, table.reward[own], table.first[own])
         self._step_s = HOLD_S
         self.has_failed = False
-        self.is_closing = False  # its work is done, and what fails from here on is the envs' close()
+        self.is_closing = False  # all steps are done: an error from here on comes from close()
 
     def alarm(self) -> None:
         self._table.failed[self._thread] = True
@@ -121,7 +119,7 @@ class Stepper:
             for make in self._makes:
                 envs.append(make())
                 self._check(envs[-1])
-                self._table.beats[self._thread] += 1  # a sign of life: many envs take long to make
+                self._table.beats[self._thread] += 1  # shows that it is alive: many envs take long to make
             task = self._task
             world = InlineWorld(envs, task.seed, task.name, lanes=self._lanes, rows=self._rows, resets_at_once=1)
             self._serve(world)
@@ -146,7 +144,7 @@ class Stepper:
             self._step(world, lanes)
 
     def _step_one(self, world: InlineWorld) -> None:
-        """The only lane of this thread, which stands in no ring."""
+        """The only lane of this thread, which needs no ring."""
         ready = world.step_only(self._actions)
         if ready.ended is not None:
             self._announce(ready)
@@ -160,11 +158,11 @@ class Stepper:
     def _begin_episodes(self, world: InlineWorld) -> None:
         while world.num_fresh and not self._table.closing[0]:
             self._announce(*world.recv())
-        # Slow ones are made one by one, after the lanes that were stepped with them were announced.
+        # Slow resets go one by one, after the lanes that were stepped with them are announced.
         world.resets_at_once = 1 if world.reset_s > SLOW_RESET_S else None
 
     def _step(self, world: InlineWorld, lanes: Array) -> None:
-        """As many lanes at a time as take HOLD_S: one of a slow env, all of a fast one."""
+        """As many lanes at a time as HOLD_S allows: one of a slow env, all of a fast one."""
         clock, at = time.perf_counter, 0
         while at < len(lanes) and not self._table.closing[0]:
             part = lanes[at : at + max(1, int(HOLD_S / self._step_s))]
@@ -179,7 +177,7 @@ class Stepper:
 
     def _announce(self, ready: Ready) -> None:
         lanes, ended = ready.lanes, ready.ended
-        self._ends[lanes] *= ready.first  # an end that was noted before the reset stands
+        self._ends[lanes] *= ready.first  # an end that was written before the reset stays
         if ended is not None:
             for name, rows in ended.obs.items():
                 self._final[name][ended.lanes] = rows
@@ -192,9 +190,11 @@ class Stepper:
         self._ready.add(len(lanes))
 
     def _check(self, env: gymnasium.Env[Any, Any]) -> None:
-        mine, theirs = (env.observation_space, env.action_space), (self._task.obs_space, self._task.action_space)
+        mine, theirs = (env.observation_space, env.action_space), self._task.spaces
         if mine != theirs:
-            raise EnvError(f"{self._task.name} has the spaces {mine} in a worker, and {theirs} in the pool.")
+            raise EnvError(
+                f"{self._task.name} has the spaces {mine} in a worker, and {theirs} in the pool. Make every copy with the same spaces."
+            )
 
 
 def _begin(group: int) -> None:
@@ -202,14 +202,14 @@ def _begin(group: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     with contextlib.suppress(OSError):
-        os.setpgid(0, group)  # whoever ends the pool's group ends this too, and what the env started
+        os.setpgid(0, group)  # a signal to the pool's group reaches this process and all that the env started
     _die_with_parent()
 
 
 def _die_with_parent() -> None:
-    """The kernel kills this process when the pool's is gone, also while the env holds the interpreter.
+    """The kernel kills this process when the pool's process is gone, even while the env holds the interpreter.
 
-    The pool's process is not our parent, which is the forkserver; but it alone holds the other end of a pipe.
+    The parent of this process is the forkserver, not the pool. But only the pool holds the other end of the sentinel's pipe.
     """
     if sys.platform != "linux":
         return
@@ -221,12 +221,12 @@ def _die_with_parent() -> None:
     fcntl.fcntl(pipe, F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([pipe], [], [], 0)[0]:  # it was gone before we asked
+    if select.select([pipe], [], [], 0)[0]:  # the pool was gone already
         os._exit(1)
 
 
 def _told(error: BaseException) -> dict[str, str]:
-    """Of our own errors the message says all; the lines of the user's code are those of its cause."""
+    """Our own errors need no traceback; that of their cause shows the user's code."""
     shown = error.__cause__ if isinstance(error, FreewheelError) else error
     trace = "".join(traceback.format_exception(shown)) if shown is not None else ""
     return {"kind": type(error).__name__, "text": str(error)[-MOST_TEXT:], "trace": trace[-MOST_TEXT:]}

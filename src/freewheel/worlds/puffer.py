@@ -1,4 +1,4 @@
-"""Envs in PufferLib's form as vector envs: many agents in buffers that are written anew in each step."""
+"""PufferLib envs as vector envs: many agents in buffers that each step overwrites."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ FORM = ("single_observation_space", "single_action_space", "num_agents", "reset"
 
 
 def is_puffer(env: Any) -> bool:
-    """By what it has: PufferLib itself need not be installed."""
+    """By its attributes: PufferLib itself need not be installed."""
     return not isinstance(env, VectorEnv) and all(hasattr(env, name) for name in FORM)
 
 
 class PufferVector(VectorEnv[Any, Any, Any]):
     """One lane per agent.
 
-    Such an env begins an agent's next episode in the step that ends one and keeps no final observation: the last that was seen
-    stands for it. After a termination nobody looks at it; a truncated episode is valued by it, one step too early.
+    Such an env begins an agent's next episode in the step that ends one and keeps no final observation. The observation before it
+    is used instead: it does not matter after a termination, and a truncated episode bootstraps from it, one step too early.
     """
 
     def __init__(self, env: Any) -> None:
@@ -54,7 +54,7 @@ class PufferVector(VectorEnv[Any, Any, Any]):
         masks = getattr(self._env, "masks", None)
         if masks is not None and not np.all(masks):
             raise ValueError(
-                f"agents {np.flatnonzero(~np.asarray(masks, np.bool_)).tolist()} are masked out, and lanes cannot pause: make the env so that all of them stay"
+                f"agents {np.flatnonzero(~np.asarray(masks, np.bool_)).tolist()} are masked out, and lanes cannot pause. Keep all agents in the env"
             )
-        if np.shape(obs) == self._seen.shape:  # else the world says what is wrong with it
+        if np.shape(obs) == self._seen.shape:  # else the world raises an error
             np.copyto(self._seen, obs, casting="unsafe")

@@ -1,6 +1,6 @@
-"""A seed for every episode, from the run's seed, the lane and the episode's number alone.
+"""A seed for every episode, from only the run's seed, the lane and the number of the episode.
 
-So an episode does not depend on those before it, nor on which lane was stepped first, and can be played again.
+So an episode does not depend on earlier ones or on the order of lanes, and can be replayed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ def lane_key(seed: int, lane: int) -> int:
 
 
 def episode_seed(key: int, episode: int) -> int:
-    """Below 2**31: what every env takes as a seed."""
+    """Below 2**31, which every env accepts."""
     return _mix(key + (episode + 1) * _STRIDE) >> 33
 
 
 def _mix(x: int) -> int:
-    """The finaliser of splitmix64: every bit of the input moves every bit of the output, in a microsecond."""
+    """The finaliser of splitmix64: every bit of the input changes every bit of the output, in a microsecond."""
     x &= _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -1,4 +1,4 @@
-"""`choose_world` in a throwaway process: an env that hangs or crashes while it is measured does no harm to the run."""
+"""`choose_world` in a throwaway process: an env that hangs or crashes while it is measured does not harm the run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ DECIDED = ("kind", "workers", "threads")
 
 
 def choose_apart(env: Any, config: WorldConfig, actors: int, step_timeout_s: float) -> Choice[WorldConfig]:
-    """`choose_world`, which always returns: an env that hangs, crashes or raises is stepped inline, where the run names the fault."""
+    """`choose_world` that always returns: an env that hangs, crashes or raises is stepped inline, where the run reports the error."""
     if is_settled(env, config):
         return Choice(config)
-    # Other programs may have to start when an env is made.
+    # Making an env may start other programs.
     limits = {"timeout_s": step_timeout_s, "start_timeout_s": START_S}
     report = throwaway(_choose, env, config, num_cores(), actors, **limits, needs=(env,))
     if not report.told:

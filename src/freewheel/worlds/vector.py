@@ -1,7 +1,9 @@
-"""A Gymnasium vector env as a world: the same rows from all three ways of starting the next episode."""
+"""A Gymnasium vector env as a world: the same rows with each of the three autoreset modes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import gymnasium
@@ -9,35 +11,53 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
+from freewheel._core import StepReader
 from freewheel.errors import ConfigError
 from freewheel.spec import Space
-from freewheel.worlds.check import (
-    Leaf,
-    Where,
-    check_values,
-    close_all,
-    dtype_cure,
-    fill,
-    obs_leaves,
-    parts_of,
-    read_reset,
-    read_reward,
-    refuse_step,
-)
+from freewheel.worlds import check
+from freewheel.worlds.check import Leaf, Where
 from freewheel.worlds.image import LIFE_LOST
-from freewheel.worlds.lives import end_lives
-from freewheel.worlds.plain import HAS_GAPS, WAS_MOVED, PlainRows
 from freewheel.worlds.seeds import episode_seed, lane_key
 from freewheel.worlds.world import TIMEOUT_S, Array, Columns, Ended, Group, Obs, Ready
 
 Vector = gymnasium.vector.VectorEnv[Any, Any, Any]
 LARGEST_SQUARE = float(np.finfo(np.float32).max) ** 2
+# What StepReader.read gives other than the number of episodes that ended: it cannot read observations with such gaps; no episode ended,
+# and the rows are in `whole`, since the env gave columns. Any other negative value needs the checks in Python.
+HAS_GAPS, WAS_MOVED = -2, -3
+
+
+class PlainRows:
+    """The arrays into which the core reads a step, reused in every step: making them takes longer than filling them."""
+
+    def __init__(self, leaf: Leaf, begun: Array) -> None:
+        num_lanes = len(begun)
+
+        def arrays(*flags: type[np.bool_]) -> tuple[Array, ...]:
+            """A number, a row, a reward and flags of each lane."""
+            rows = np.empty((num_lanes, *leaf.shape), leaf.dtype)
+            others = [np.empty(num_lanes, kind) for kind in (np.int64, np.float32, *flags)]
+            return (others[0], rows, *others[1:])
+
+        self.name = leaf.name
+        self.whole = np.empty((num_lanes, *leaf.shape), leaf.dtype)
+        self.reward = np.empty(num_lanes, np.float32)
+        self.masks = (
+            np.zeros(num_lanes, np.bool_),
+            np.zeros(num_lanes, np.bool_),
+        )  # ended in this step, and the one before
+        going, ended = arrays(np.bool_), arrays(np.bool_, np.bool_)
+        self.reader = StepReader(self.whole, self.reward, going, ended, begun)
+        # The first rows of the lanes that go on (number, row, reward, first), and of those whose episode ended (number, row, reward,
+        # terminated, truncated).
+        self.going: Callable[[int], tuple[Array, ...]] = cache(lambda count: tuple(rows[:count] for rows in going))
+        self.ended: Callable[[int], tuple[Array, ...]] = cache(lambda count: tuple(rows[:count] for rows in ended))
 
 
 class VectorWorld:
-    """One lane per env of the vector env, which steps them all at once: recv wants an action for every lane it gave.
+    """One lane per env of the vector env, which steps all at once: each lane of a recv needs an action before the next.
 
-    The vector env seeds its own episodes after the first, so they cannot be played again: there is no state to save.
+    The vector env chooses the seeds of all episodes but the first, so they cannot be replayed: there is no state to save.
     """
 
     may_rest = False
@@ -48,7 +68,7 @@ class VectorWorld:
         self.obs_space = env.single_observation_space
         self.action_space = env.single_action_space
         self.groups = (Group("", self.obs_space, self.action_space, self.num_lanes),)
-        self._leaves = obs_leaves(name, self.obs_space, _plain(name, self.action_space))
+        self._leaves = check.obs_leaves(name, self.obs_space, _check_actions(name, self.action_space))
         self._num_rows = self.num_lanes  # in a step
         self._shapes = [(leaf, (self._num_rows, *leaf.shape)) for leaf in self._leaves]
         self._mode = _autoreset_mode(env, name)
@@ -60,9 +80,8 @@ class VectorWorld:
         self._step_count = 0
         self._begun = np.zeros(self.num_lanes, np.int64)  # the step with which the lane's episode began
         self._actions = np.stack([_idle_action(self.action_space)] * self.num_lanes)
-        self._given: Array | None = (
-            None  # lanes that wait for an action: as they were given, as long as none of them has one
-        )
+        # Lanes that wait for an action: the array of recv, until one of them has an action.
+        self._given: Array | None = None
         self._over = self._none  # ended; the next step resets them (NEXT_STEP)
         self._is_started = False
         self._lost: Array | None = None  # lanes that lost a life in the last step
@@ -89,11 +108,11 @@ class VectorWorld:
         self._given = rest if len(rest) else None
 
     def recv(self, timeout_s: float = TIMEOUT_S) -> tuple[Ready, ...]:
-        """All lanes but those whose episode just ended; the time limit cannot interrupt an env in this process."""
+        """All lanes without those whose episode just ended. The time limit cannot interrupt an env in this process."""
         self._lost = None
         ready = self._recv()
         if self._lost is not None:
-            end_lives(ready, np.flatnonzero(self._lost))
+            ready.end_lives(np.flatnonzero(self._lost))
         return (ready,)
 
     def _recv(self) -> Ready:
@@ -116,15 +135,15 @@ class VectorWorld:
             begun = first.nonzero()[0]
             reward[begun], over[begun] = 0, False
         self._over = self._none
-        if not np.count_nonzero(over):  # a tenth of the time of any()
+        if not np.count_nonzero(over):  # ten times as fast as any()
             return self._give(self._read(observed), reward, first, None)
         return self._end(observed, reward, terminated, truncated, info, first, over)
 
     def _end(
         self, observed: Any, reward: Array, terminated: Array, truncated: Array, info: Any, first: Array, over: Array
     ) -> Ready:
-        """A step in which some episodes ended: with their final observations, and the first ones of those that follow."""
-        lanes = over.nonzero()[0]  # numbers are quicker to take by than a mask
+        """A step in which some episodes ended: their final observations, and the first ones of the next episodes."""
+        lanes = over.nonzero()[0]  # indexing by numbers is faster than by a mask
         if self._mode is AutoresetMode.SAME_STEP:
             final = self._read_final(info, lanes)
             obs = self._read(observed)
@@ -136,7 +155,7 @@ class VectorWorld:
         resets_later = self._mode is AutoresetMode.NEXT_STEP
         self._begun[lanes] = self._step_count + resets_later
         if resets_later:
-            if len(lanes) == self.num_lanes:  # nobody waits for an action: the resets need not wait for one either
+            if len(lanes) == self.num_lanes:  # no lane needs an action, so all can be reset at once
                 obs, reward, first = self._read(self._checked(*self._raw_step())[0]), np.zeros_like(reward), over
             else:
                 self._over = over
@@ -152,7 +171,7 @@ class VectorWorld:
     def close(self) -> None:
         envs, self._envs = self._envs, []
         if self._owns_env:
-            close_all(self.name, envs)
+            check.close_all(self.name, envs)
 
     def state(self) -> None:
         return None
@@ -169,7 +188,7 @@ class VectorWorld:
         return Ready(lanes, rows, reward.take(lanes), first.take(lanes), ended)
 
     def _plain_rows(self) -> PlainRows | None:
-        """Where the core puts the rows of a step; None for envs that it cannot read."""
+        """None for observations that the core cannot read."""
         leaf = self._leaves[0]
         is_one = len(self._leaves) == 1 and not leaf.path and (leaf.bounds is None or leaf.dtype.kind == "f")
         return PlainRows(leaf, self._begun) if is_one else None
@@ -177,7 +196,7 @@ class VectorWorld:
     def _plain(
         self, rows: PlainRows, observed: Any, rewards: Any, terminated: Any, truncated: Any, info: Any
     ) -> Ready | None:
-        """A step that the core reads in one go; None where something in it has to be looked at closely."""
+        """A step as the core reads it in one call; None if it needs the checks in Python."""
         first = self._over
         over = rows.masks[first is rows.masks[0]]  # the other one
         given = (rewards, terminated, truncated, first, over, self._step_count + 1)
@@ -199,64 +218,61 @@ class VectorWorld:
     def _raw_step(self) -> tuple[Any, Any, Any, Any, Any]:
         self._step_count += 1
         try:
-            result = self._envs[0].step(self._actions.copy())  # its own, whatever it does with them
+            result = self._envs[0].step(self._actions.copy())  # a copy: the env may write into it
         except Exception as error:
             raise self._where().raised("step", error) from error
         if not (isinstance(result, tuple) and len(result) == 5):
-            refuse_step([result], lambda _: self._where())
+            check.refuse_step([result], lambda _: self._where())
         self._lost = result[4].get(LIFE_LOST)
         return result
 
     def _checked(
         self, observed: Any, rewards: Any, terminated: Any, truncated: Any, info: dict[str, Any]
     ) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        return (
-            observed,
-            self._read_rewards(rewards),
-            self._read_flags("terminated", terminated),
-            self._read_flags("truncated", truncated),
-            info,
-        )
+        ends = self._read_flags("terminated", terminated), self._read_flags("truncated", truncated)
+        return observed, self._read_rewards(rewards), *ends, info
 
     def _reset(self, how: dict[str, Any]) -> Obs:
         try:
             result = self._envs[0].reset(**how)
         except Exception as error:
             raise self._where().raised("reset", error) from error
-        return self._read(read_reset(result, self._where, None))
+        return self._read(check.read_reset(result, self._where, None))
 
     def _read(self, observed: Any) -> Obs:
-        """The observations of all lanes by field, as the vector env gave them: no copy where it is not needed."""
+        """The observations of all lanes by field, copied only where needed."""
         obs: Obs = {}
         for leaf, shape in self._shapes:
-            rows = parts_of(leaf, [observed], lambda _: self._where())[0] if leaf.path else observed
+            rows = check.parts_of(leaf, [observed], lambda _: self._where())[0] if leaf.path else observed
             self._check_batch(leaf.name, rows, shape)
             if rows.dtype != leaf.dtype:
                 what = f"gave {leaf.name} of dtype {rows.dtype}, and its space says {leaf.dtype},"
-                raise self._where().error(what, dtype_cure(leaf, rows.dtype))
-            obs[leaf.name] = np.ascontiguousarray(rows)  # first: looking at one with gaps takes five times as long
-            check_values(leaf, obs[leaf.name], self._where)
+                raise self._where().error(what, check.dtype_cure(leaf, rows.dtype))
+            obs[leaf.name] = np.ascontiguousarray(
+                rows
+            )  # before the check, which takes five times as long on an array with gaps
+            check.check_values(leaf, obs[leaf.name], self._where)
         return obs
 
     def _read_final(self, info: Any, lanes: Array) -> Obs:
         if "final_obs" not in info:
             raise self._where().error(
-                "ended an episode without info['final_obs']", "A vector env that resets in the same step gives it."
+                "ended an episode without info['final_obs']", "A vector env that resets in the same step must give it."
             )
         final: Obs = {}
         for leaf in self._leaves:
             final[leaf.name] = np.empty((len(lanes), *leaf.shape), leaf.dtype)
             column = [_final_value(info["final_obs"], leaf, lane) for lane in lanes.tolist()]
-            fill(leaf, column, final[leaf.name], lambda i: self._where(int(lanes[i])))
+            check.fill(leaf, column, final[leaf.name], lambda i: self._where(int(lanes[i])))
         return final
 
     def _check_mode(self, info: Any) -> None:
-        """Where an episode is over: a final observation beside the row says that the row begins another one."""
+        """A final observation beside the row shows that the row begins the next episode."""
         if "final_obs" in info or "_final_obs" in info:
             raise self._where().error(
                 f"gave info['final_obs'], as envs do that reset in the same step, but its metadata['autoreset_mode'] is "
                 f"AutoresetMode.{self._mode.name},",
-                "Set it to AutoresetMode.SAME_STEP, or leave final_obs out of info if the env does not reset in that step.",
+                "Set it to AutoresetMode.SAME_STEP, or remove final_obs from info if the env does not reset in that step.",
             )
 
     def _read_rewards(self, rewards: Any) -> Array:
@@ -267,7 +283,7 @@ class VectorWorld:
         fits = rewards.dtype.kind == "f" and float(rewards.dot(rewards)) <= LARGEST_SQUARE
         if not fits and not np.abs(rewards).max() <= np.finfo(np.float32).max:
             for row, value in enumerate(rewards):
-                read_reward(value, self._where(row))
+                check.read_reward(value, self._where(row))
         return np.array(rewards, np.float32)
 
     def _read_flags(self, which: str, flags: Any) -> Array:
@@ -280,22 +296,21 @@ class VectorWorld:
     def _check_batch(self, what: str, rows: Any, shape: tuple[int, ...]) -> None:
         if not isinstance(rows, np.ndarray):
             raise self._where().error(
-                f"gave {what} as {type(rows).__name__}", "Return a NumPy array with a row per lane."
+                f"gave {what} as {type(rows).__name__}", "Return a NumPy array with one row per lane."
             )
         if rows.shape != shape:
             raise self._where().error(
-                f"gave {what} of shape {rows.shape}, and {shape} is due,",
-                "Return a row of the space's shape per lane.",
+                f"gave {what} of shape {rows.shape} instead of {shape}", "Return one row of the space's shape per lane."
             )
 
     def _where(self, row: int | None = None) -> Where:
-        """The place of a row of the newest step, whose rows are the lanes."""
+        """The place of a row of the newest step."""
         begun = self._begun.min() if row is None else self._begun[row]
         return Where(self.name, row, int(self._step_count - begun), self._seed)
 
 
-def _plain(name: str, action_space: Space) -> Space:
-    """Refuses nested actions: vector envs do not agree on how a batch of them is put together."""
+def _check_actions(name: str, action_space: Space) -> Space:
+    """Refuses nested actions: vector envs do not agree on the form of a batch of them."""
     if isinstance(action_space, (spaces.Dict, spaces.Tuple)):
         raise ConfigError(
             f"{name} has the action space {action_space}; a lane of a vector env takes one Box, Discrete, MultiDiscrete or "
@@ -311,13 +326,13 @@ def _autoreset_mode(env: Vector, name: str) -> AutoresetMode:
     except ValueError:
         modes = ", ".join(f"AutoresetMode.{known.name}" for known in AutoresetMode)
         raise ConfigError(
-            f"{name} has metadata['autoreset_mode']={mode!r}, so it is not known which rows end an episode. "
+            f"{name} has metadata['autoreset_mode']={mode!r}, which does not say which rows end an episode. "
             f"Set it to one of {modes}."
         ) from None
 
 
 def _final_value(final: Any, leaf: Leaf, lane: int) -> Any:
-    """A lane's part of info['final_obs'], which holds arrays with a row per lane, or one object per lane."""
+    """A lane's part of info['final_obs'], which has arrays with one row per lane, or one object per lane."""
     is_lane = False
     for key in (*leaf.path, None):
         if isinstance(final, np.ndarray) and not is_lane:
@@ -331,6 +346,5 @@ def _idle_action(space: Space) -> Array:
     """An action of the space, for lanes whose step is a reset."""
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
         return np.asarray(space.start, space.dtype)
-    if isinstance(space, spaces.Box):
-        return np.clip(np.zeros(space.shape, space.dtype), space.low, space.high)
-    return np.zeros(space.shape or (), space.dtype)
+    zeros = np.zeros(space.shape or (), space.dtype)
+    return np.clip(zeros, space.low, space.high) if isinstance(space, spaces.Box) else zeros

@@ -1,4 +1,4 @@
-"""The contract of every world: groups of lanes behind recv and send, never a barrier."""
+"""The contract of every world: groups of lanes behind recv and send, without a barrier."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from freewheel.spec import Space
 Array = np.ndarray[Any, Any]
 
 # Field name of the row spec ("obs", or "obs.pos" for nested spaces; "action", or "action.0") -> C-contiguous array
-# [k, *shape] of the field's dtype: what a lane's writer takes as it is.
+# [k, *shape] of the field's dtype, as a lane's writer takes it.
 Columns = dict[str, Array]
 Obs = Columns
 
-# An env that takes longer for one step is taken for dead.
+# An env that takes longer for one step counts as dead.
 TIMEOUT_S = 60.0
-# How an episode ended, as bits of one byte. The core knows the first two.
+# How an episode ended, as bits of one byte. The core uses the first two.
 TERMINATED, TRUNCATED, GOES_ON = 1, 2, 4
 
 
 class _NoColumns(Columns):
-    """Shared by every Ready that has no extra columns: a new dict per recv takes longer. Only what has a hash can be a default."""
+    """The default of `Ready.extra`, shared since a new dict per recv takes longer. A dataclass needs a hashable default."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -35,7 +35,7 @@ NO_COLUMNS: Columns = _NoColumns()
 
 @dataclass(frozen=True)
 class Group:
-    """Lanes with the same spaces, numbered from 0: the agents that one policy can play. A sole group has the name ""."""
+    """Lanes with the same spaces, numbered from 0, which one policy can play. A sole group has the name ""."""
 
     name: str
     obs_space: Space
@@ -45,25 +45,34 @@ class Group:
 
 @dataclass(slots=True)
 class Ended:
-    """Episodes that ended: their true final observations, which no action follows."""
+    """Episodes that ended, with their true final observations. No action follows these."""
 
     lanes: Array
     obs: Obs
     reward: Array
     terminated: Array
     truncated: Array
-    goes_on: Array | None = (
-        None  # where only a life was lost: an end for learning, within a game whose return is counted on
-    )
+    goes_on: Array | None = None  # only a life was lost: an end for learning, while the game and its return go on
+
+    def joined(self, other: Ended) -> Ended:
+        lives = [np.zeros(len(one.lanes), np.bool_) if one.goes_on is None else one.goes_on for one in (self, other)]
+        return Ended(
+            np.concatenate((self.lanes, other.lanes)),
+            {name: np.concatenate((rows, other.obs[name])) for name, rows in self.obs.items()},
+            np.concatenate((self.reward, other.reward)),
+            np.concatenate((self.terminated, other.terminated)),
+            np.concatenate((self.truncated, other.truncated)),
+            np.concatenate(lives),
+        )
 
 
 @dataclass(slots=True)
 class Ready:
     """Lanes of one group that wait for an action, with the observation to choose it from; `lanes` is never empty.
 
-    `reward` arrived with the observation and is 0 where `first`: there the observation begins an episode. `extra` has more
-    columns of these rows, where the world has some.
-    The rows of one recv are those of `ended`, then these. Arrays stay as they are until the next recv.
+    `reward` came with the observation. Where `first`, the observation begins an episode and the reward is 0. `extra` has more columns
+    of these rows, if the world has some.
+    The rows of one recv are first those of `ended`, then these. The arrays do not change until the next recv.
     """
 
     lanes: Array
@@ -74,12 +83,24 @@ class Ready:
     group: int = 0
     extra: Columns = NO_COLUMNS
 
+    def end_lives(self, lost: Array) -> None:
+        """Ends the episodes of these lanes, and begins the next ones with the same observation. The envs are not reset."""
+        at = np.flatnonzero(np.isin(self.lanes, lost))
+        if not len(at):
+            return
+        none, all_ = np.zeros(len(at), np.bool_), np.ones(len(at), np.bool_)
+        obs = {name: rows[at] for name, rows in self.obs.items()}
+        ended = Ended(self.lanes[at], obs, self.reward[at], all_, none, all_)
+        self.reward, self.first = self.reward.copy(), self.first.copy()  # a world may reuse its own arrays
+        self.reward[at], self.first[at] = 0, True
+        self.ended = ended if self.ended is None else self.ended.joined(ended)
+
 
 class World(Protocol):
-    """Groups of lanes. Whoever calls recv sends an action for each lane it was given, then calls recv again.
-    Where lanes `may_rest`, some may be left without one for good.
+    """Groups of lanes. The caller of recv sends an action for each lane it got, then calls recv again.
+    Where lanes `may_rest`, it may stop sending actions to some of them.
 
-    An episode's end comes in `Ready.ended`; its lane comes in `Ready.lanes` with `first` in the same recv or a later one.
+    The end of an episode comes in `Ready.ended`; its lane comes in `Ready.lanes` with `first`, in the same recv or a later one.
     """
 
     name: str
@@ -89,8 +110,8 @@ class World(Protocol):
     def groups(self) -> Sequence[Group]: ...
 
     def recv(self, timeout_s: float = TIMEOUT_S) -> tuple[Ready, ...]:
-        """One Ready for each group that has lanes ready. () says that none is ready within this time, in a world that may be
-        idle, such as one of remote simulators; in any other world that is an error.
+        """One Ready for each group that has lanes ready. () if none was ready within this time, in a world that may be idle, such as
+        one of remote simulators; any other world raises an error.
         """
 
     def send(self, group: int, lanes: Array, actions: Columns) -> None:
@@ -100,12 +121,12 @@ class World(Protocol):
         """Safe to call twice."""
 
     def state(self) -> dict[str, Array] | None:
-        """What `set_state` needs to go on from here; None when this world cannot. Belongs between send and recv."""
+        """What `set_state` needs to go on from here; None if this world cannot. Call it between send and recv."""
 
     def set_state(self, state: dict[str, Array] | None) -> list[int]:
-        """The lanes that go on exactly where they were; the others begin a new episode.
+        """Gives the lanes that go on exactly where they were; the others begin a new episode.
 
-        Counted over all groups, in their order: lane 2 of the second group is the first group's num_lanes + 2.
+        Lanes are counted over all groups: lane 2 of the second group is the first group's num_lanes + 2.
         """
 
 
@@ -115,15 +136,15 @@ def sole_group(world: World) -> Group:
         names = ", ".join(group.name for group in world.groups)
         raise ConfigError(
             f"{world.name} has {len(world.groups)} groups of lanes ({names}), and one policy plays one group. "
-            "Give a world with one group."
+            "Use a world with one group."
         )
     return world.groups[0]
 
 
 def recv_sole(world: World) -> Ready:
-    """The lanes of a sole group that are ready, for callers that cannot go on without one."""
+    """The lanes of a sole group that are ready, for callers that need at least one."""
     for ready in world.recv():
         return ready
     raise EnvError(
-        f"{world.name} had no lane ready within {TIMEOUT_S:g} s. See whether what steps its lanes still runs."
+        f"{world.name} had no lane ready within {TIMEOUT_S:g} s. Check that the simulators or workers behind it still run."
     )
