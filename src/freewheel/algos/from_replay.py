@@ -60,7 +60,7 @@ class FromReplay:
         allowed, source = allowed_bytes()
         if needed > allowed:
             fitting = max(int(rows * allowed / needed * 0.9), 1)
-            fitting = int(float(f"{fitting:.1g}"))
+            fitting -= fitting % 10 ** (len(str(fitting)) - 1)  # one digit and zeros, rounded down
             size = format_bytes(forecast_bytes(spec, num_lanes, max(fitting // num_lanes, 2)))
             raise ConfigError(
                 f"replay.rows={rows:_} needs {format_bytes(needed)}, {source} allows {format_bytes(allowed)}. "
