@@ -47,22 +47,22 @@ WriteFile = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read and found whole; `warnings` names the newer ones that were not, with the reason."""
+    """A complete checkpoint. `warnings` says which newer ones are damaged, and why. `files` are the added files by name."""
 
     path: Path
     step: int
     tensors: dict[str, torch.Tensor]
     state: dict[str, Any]
-    files: tuple[str, ...]
+    files: dict[str, Path]
     version: str
     warnings: tuple[str, ...] = ()
 
     def path_of(self, name: str) -> Path:
         """An added file, whose checksum was right when the checkpoint was loaded."""
         if name not in self.files:
-            have = ", ".join(self.files) or "no added file that was checked"
+            have = ", ".join(self.files) or "no added files that were checked"
             raise CheckpointError(f"checkpoint {self.path} has no {name}; it has {have}.")
-        return self.path / name
+        return self.files[name]
 
 
 def save(
@@ -267,7 +267,7 @@ def _load(path: Path, folder_fd: int, with_files: bool) -> Checkpoint:
     step = manifest["step"]
     if (match := VISIBLE.fullmatch(path.name)) and int(match[1]) != step:
         raise CheckpointError(f"{MANIFEST} is of step {step}, not of this folder's.")
-    added = tuple(sorted(set(manifest["files"]) - {TENSORS, STATE}))
+    added = sorted(set(manifest["files"]) - {TENSORS, STATE}) if with_files else []
     tensors = _read_tensors(folder_fd, manifest["files"][TENSORS])
     data = disk.read_bytes(STATE, folder_fd, MOST_STATE_BYTES)
     if {"bytes": len(data), "crc32": zlib.crc32(data)} != manifest["files"][STATE]:
@@ -275,10 +275,10 @@ def _load(path: Path, folder_fd: int, with_files: bool) -> Checkpoint:
     state = disk.parse_json(STATE, data)
     if not isinstance(state, dict):
         raise CheckpointError(f"{STATE} holds a {type(state).__name__}, not an object.")
-    for name in added if with_files else ():
+    for name in added:
         with disk.open_file(name, folder_fd) as (fd, size):
             _check_sum(name, fd, size, manifest["files"][name])
-    return Checkpoint(path, step, tensors, state, added if with_files else (), manifest["freewheel"])
+    return Checkpoint(path, step, tensors, state, {name: path / name for name in added}, manifest["freewheel"])
 
 
 def _read_manifest(folder_fd: int) -> dict[str, Any]:

@@ -54,14 +54,6 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
-    def metrics_csv(self) -> Path:
-        return self.path / "metrics.csv"
-
-    @property
-    def episodes_csv(self) -> Path:
-        return self.path / "episodes.csv"
-
-    @property
     def tensorboard(self) -> Path:
         return self.path / "tb"
 
