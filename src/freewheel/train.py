@@ -18,7 +18,7 @@ from freewheel.report.episodes import Episode
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
 from freewheel.run.callback import Callback, Moment
-from freewheel.run.outcome import Recorder, add_evaluation, algo_names, logs_for, new_folder, result_of, write_status
+from freewheel.run.outcome import add_evaluation, algo_names, logs_for, new_folder, result_of, write_status
 from freewheel.run.plan import Setup
 from freewheel.run.prepare import prepare_new, prepare_resumed
 from freewheel.run.reporter import Reporter
@@ -90,13 +90,13 @@ def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
         stack.callback(runtime.close)
         folder = setup.folder or new_folder(setup)
         runtime.plan.checkpoints = folder.checkpoints
-        moment, recorder = Moment(folder=folder.path, _runtime=runtime), Recorder()
+        moment = Moment(folder=folder.path, _runtime=runtime)
         first = checkpoint.state["steps"] if checkpoint else 0
         stack.enter_context(folder.lock())
         sink = stack.enter_context(Sink(logs_for(folder, setup, first)))
         progress = stack.enter_context(Progress(config.steps, f"{config.env} {algo_names(setup)}", is_quiet, first))
         signals = stack.enter_context(signals_stop(moment.stop))
-        everybody = [recorder, *clips_for(config, setup.env), *callbacks]
+        everybody = [*clips_for(config, setup.env), *callbacks]
         write = partial(write_status, folder, progress, runtime)
         reporter = Reporter(sink, progress, everybody, moment, config.log.every_s, partial(write, "running"))
         for note in [*setup.notes, *runtime.plan.notes]:
@@ -117,4 +117,4 @@ def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
         if signals.received is None:
             add_evaluation(runtime, result, setup.env, is_quiet, signals)
         write("finished" if moment.step >= config.steps else "stopped", result)
-        return Run(folder.path, config, result, recorder.episodes, signals.received, setup.body, runtime.account)
+        return Run(folder.path, config, result, reporter.episodes, signals.received, setup.body, runtime.account)

@@ -30,6 +30,8 @@ ALL = "all"
 OTHERS = ("q", "ppo", "explore", "replay", "rollout")
 # Settings that they have in a section of another algorithm.
 APPO_ONLY = ("ppo.rho_bar", "ppo.c_bar")
+# Their names of settings that have other names today.
+RENAMED = {"local.ahead": "local.target_process"}
 
 # What a body is usually made of, where it is asked for by name.
 BODIES: dict[str, dict[str, Any]] = {"impala": {"net.channels": (16, 32, 32), "net.hidden": (256,)}}
@@ -129,7 +131,8 @@ def from_dict(nested: Mapping[str, Any], changes: Mapping[str, Any] | None = Non
     saved = {
         name: value for name, value in nested.items() if name in cls.Settings.__dataclass_fields__ or name not in OTHERS
     }
-    flat = {name: value for name, value in _flat(saved).items() if name in known(cls.Settings) or name not in APPO_ONLY}
+    flat = {RENAMED.get(name, name): value for name, value in _flat(saved).items()}
+    flat = {name: value for name, value in flat.items() if name in known(cls.Settings) or name not in APPO_ONLY}
     values = {**_typed(cls, flat, " in the saved config"), **_typed(cls, changes or {}, "")}
     config = _built(cls.Settings, values)
     check(config)

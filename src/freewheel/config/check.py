@@ -207,7 +207,7 @@ def unused(config: Config) -> dict[str, str]:
     add(learner.lr_schedule != "restarts", f"learner.lr_schedule={learner.lr_schedule}", "learner.lr_restart_updates")
     add(learner.optimizer != "adamw", f"learner.optimizer={learner.optimizer}", "learner.weight_decay")
     add(config.world.kind in ("inline", "vector"), f"world.kind={config.world.kind} is no pool", *POOL_ONLY)
-    add(learner.compile == "off", "learner.compile=off, and it helps compiled updates", "local.ahead")
+    add(learner.compile == "off", "learner.compile=off, and it helps compiled updates", "local.target_process")
     add(config.local.free, "local.free lets actors run on", "local.slack_steps")
     convolutions = ("net.channels", "net.kernels", "net.strides", "net.conv_bias")
     add(config.net.body == "mlp", "net.body=mlp", *convolutions, "learner.memory_format")

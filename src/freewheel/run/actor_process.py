@@ -183,5 +183,5 @@ class ActorProcess:
         return [group, episode.lane + first, *astuple(episode)[1:]]
 
     def _seed(self, policy: str, stream: str) -> int:
-        """The same for all actors: what a lane draws does not depend on its actor. A restarted or resumed one draws anew."""
+        """The same for all actors: what a lane draws does not depend on its actor. A restarted or resumed actor draws other numbers."""
         return stream_seed(self.plan.config, policy, f"{stream}.{self.life}.{self.plan.resumed_at}")

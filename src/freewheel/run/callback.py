@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from freewheel.errors import ConfigError
 from freewheel.report.episodes import Episode
-
-if TYPE_CHECKING:
-    from freewheel.run.local import Local
-    from freewheel.run.sequential import Sequential
 
 
 @dataclass
@@ -27,7 +23,7 @@ class Moment:
     return_mean: float | None = None
     is_stopping: bool = False
     folder: Path | None = None
-    _runtime: Sequential | Local | None = field(default=None, repr=False)
+    _runtime: Any = field(default=None, repr=False)
 
     def stop(self) -> None:
         self.is_stopping = True
@@ -36,7 +32,6 @@ class Moment:
         """Sets a dial (epsilon, lr, ratio) during the run. It takes effect within a second, survives restarts, and is saved in
         checkpoints. None returns to the settings.
         """
-        assert self._runtime is not None
         plan = self._runtime.plan
         found = {one.name: one for one in plan.policies}
         if policy not in found:
@@ -49,8 +44,8 @@ class Moment:
         self.set("epsilon", epsilon)
 
     def metrics(self) -> dict[str, float]:
-        assert self._runtime is not None
-        return self._runtime.metrics()
+        found: dict[str, float] = self._runtime.metrics()
+        return found
 
 
 class Callback:

@@ -19,7 +19,6 @@ class CompileControl:
         self._config = policy.config.learner
         self._decision = Decision(known_gain(policy.form_key))
         self._update_s = 0.0
-        self._has_asked = False
         self._adopt: Message | None = None  # the result, for a learner that is restarted
 
     def begin(self) -> None:
@@ -32,13 +31,13 @@ class CompileControl:
         counts = self._plan.counts.of(self._policy.index)
         left = self._policy.num_updates(max(self._plan.config.steps - counts.run_steps, 0))
         note = self._decision.ask(left, counts.updates, self._update_s)
-        if note is not None:
-            self._note(note)
-        if self._decision.wants is not None and not self._has_asked:
-            self._has_asked = True
+        if note is None:
+            return
+        self._note(note)
+        if self._decision.wants is not None:
             self._supervisor.compile(self._policy.index, only_find=not self._decision.wants)
 
-    def hear(self, role: RoleProcess, message: Message) -> None:
+    def receive(self, role: RoleProcess, message: Message) -> None:
         """A message of this policy's learner or compiler."""
         supervisor, learner = self._supervisor, self._supervisor.learners[self._policy.index]
         if "update_s" in message:

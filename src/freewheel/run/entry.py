@@ -50,9 +50,8 @@ def main(kind: str, policy: int, index: int, life: int, plan: Plan, end: socket.
                 keep_memory()
                 LearnerProcess(plan, plan.policies[policy], life, channel).run()
             else:
-                {"worker": _compute_gradients, "target": _compute_targets, "compiler": _compile}[kind](
-                    plan, policy, index, channel
-                )
+                others = {"worker": _compute_gradients, "target": _compute_targets, "compiler": _compile}
+                others[kind](plan, policy, index, channel)
 
     run_role(channel, work)
 

@@ -49,7 +49,7 @@ class LearnerProcess:
         # With compile=on the first update waits until the supervisor's compiler is done.
         self.waits_for_package = policy.config.learner.compile == "on"
         self._comparison = Comparison(policy.form_key)
-        self._report_due, self._has_told = 0.0, False
+        self._report_due, self._has_reported = 0.0, False
         self._counted: dict[str, int] = {}
 
     def run(self) -> None:
@@ -141,9 +141,9 @@ class LearnerProcess:
             self.page.enter(CHECKPOINT)
             self.saver.start(*self._gathered())
         now = time.monotonic()
-        is_first = self.learner.last is not None and not self._has_told  # a short run ends before the next report
+        is_first = self.learner.last is not None and not self._has_reported  # a short run ends before the next report
         if now >= self._report_due or is_first:
-            self._has_told = self.learner.last is not None
+            self._has_reported = self.learner.last is not None
             self._report_due = now + REPORT_S
             self.page.enter(REPORT)
             self._read_commands()
@@ -203,8 +203,8 @@ class LearnerProcess:
         self.channel.send({"compiled": True})
 
     def _tell_saved(self) -> None:
-        for told in self.saver.finished():
-            self.channel.send(told)
+        for message in self.saver.finished():
+            self.channel.send(message)
 
     def _report(self) -> None:
         learner, page = self.learner, self.page

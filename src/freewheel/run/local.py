@@ -54,14 +54,14 @@ class Local:
         self._page.start(START)
         self._began_s, self._cpu_before_s = time.monotonic(), time.process_time()
         self.plan.began_s = self._began_s - self.moment.seconds
-        self._supervisor = Supervisor(self.plan, reporter.note, self._hear)
+        self._supervisor = Supervisor(self.plan, reporter.note, self._receive)
         self._supervisor.before_last = self._tell_episodes
         self._compile_controls = [
             CompileControl(self.plan, policy, self._supervisor, reporter.note) for policy in self.plan.policies
         ]
 
     def resume(self, checkpoint: Checkpoint) -> str | None:
-        """Restores counts and rows; each learner's process loads the rest. Returns what is not as it was."""
+        """Restores counts and rows; each learner's process loads the rest. Returns what could not be restored."""
         plan = self.plan
         state.restore_counts(plan, checkpoint)
         notes = ["every lane begins a new episode"]
@@ -132,7 +132,7 @@ class Local:
         pairs = zip(self.plan.policies, self._metrics_of, strict=True)
         return {f"{policy.prefix}{name}": value for policy, own in pairs for name, value in own.items()}
 
-    def _hear(self, role: RoleProcess, message: Message) -> None:
+    def _receive(self, role: RoleProcess, message: Message) -> None:
         for index, *row in message.get("episodes", ()):
             self._finish(int(index), Episode(*row))
         if "note" in message:
@@ -149,7 +149,7 @@ class Local:
             self._supervisor.start_workers(role.policy)
         if "late_worker" in message:
             self._supervisor.replace_late(role.policy, message["late_worker"])
-        self._compile_controls[role.policy].hear(role, message)
+        self._compile_controls[role.policy].receive(role, message)
 
     def _finish(self, index: int, episode: Episode) -> None:
         self._windows[index].add(episode.ret)

@@ -16,7 +16,6 @@ from freewheel.report.episodes import Episode
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Log
 from freewheel.report.tensorboard import TensorBoardLog
-from freewheel.run.callback import Callback, Moment
 from freewheel.run.local import Local
 from freewheel.run.plan import Setup
 from freewheel.run.prepare import NO_EVALUATION, SINK_HINT, can_evaluate
@@ -24,16 +23,6 @@ from freewheel.run.sequential import Sequential
 from freewheel.store.folder import RunFolder, new_run
 
 Runtime = Sequential | Local
-
-
-class Recorder(Callback):
-    """Keeps the episodes of a run."""
-
-    def __init__(self) -> None:
-        self.episodes: list[Episode] = []
-
-    def on_episode(self, moment: Moment, episode: Episode) -> None:
-        self.episodes.append(episode)
 
 
 def new_folder(setup: Setup) -> RunFolder:

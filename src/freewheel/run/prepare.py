@@ -159,7 +159,7 @@ def _with_runtime(setup: Setup, is_required: bool) -> Setup:
     if layout.runtime == "local" and (hindrance := cannot_leave(setup.env, setup.body, setup.loss)):
         if config.runtime == "local" and is_required:
             raise ConfigError(
-                f"The local runtime starts other processes, and {hindrance}. Or set runtime to sequential."
+                f"The local runtime starts other processes, and {hindrance}. Fix that, or set runtime to sequential."
             )
         setup.notes.append(f"Using the sequential runtime, because {hindrance}.")
         layout = choose(replace(config, runtime="sequential"), num_cores())

@@ -33,6 +33,7 @@ class Reporter:
     ) -> None:
         self.sink, self.progress, self.moment = sink, progress, moment
         self._callbacks, self._every_s, self._write_status = callbacks, every_s, write_status
+        self.episodes: list[Episode] = []  # of the whole run, in order
         self._log_due = 0.0
         self._status_due = moment.seconds + STATUS_S
 
@@ -54,6 +55,7 @@ class Reporter:
 
     def episode(self, episode: Episode, policy: str = "") -> None:
         episode = replace(episode, policy=policy) if policy else episode
+        self.episodes.append(episode)
         self.sink.episode(episode)
         self.call("on_episode", episode)
 
