@@ -1,4 +1,4 @@
-"""Freewheel trains reinforcement-learning agents with every core busy and nobody waiting for anybody."""
+"""Freewheel trains reinforcement-learning agents: actors and learners keep every core busy and never wait for each other."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from freewheel.run.callback import Callback as Callback
     from freewheel.run.callback import Moment as Moment
     from freewheel.store.load import Policy as Policy
-    from freewheel.store.load import load_policy as load
+    from freewheel.store.load import load_policy as load  # noqa: F401
     from freewheel.train import Run as Run
     from freewheel.train import train as train
 
-# Found when first asked for: `import freewheel` starts no thread and loads no torch, so that thread limits can still be set.
+# Imported on first use: `import freewheel` starts no thread and loads no torch, so thread limits can still be set.
 _NAMES = {
     "Callback": "freewheel.run.callback:Callback",
     "CheckpointError": "freewheel.errors:CheckpointError",
@@ -40,22 +40,7 @@ _NAMES = {
     "load": "freewheel.store.load:load_policy",
     "train": "freewheel.train:train",
 }
-__all__ = [
-    "Callback",
-    "CheckpointError",
-    "Config",
-    "ConfigError",
-    "Diverged",
-    "EnvError",
-    "Episode",
-    "FreewheelError",
-    "Moment",
-    "Outcome",
-    "Policy",
-    "Run",
-    "load",
-    "train",
-]
+__all__ = list(_NAMES)
 
 
 def __getattr__(name: str) -> Any:
@@ -67,7 +52,7 @@ def __getattr__(name: str) -> Any:
 
 class _Package(types.ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
-        # Importing the module freewheel.train would put it in the place of the function.
+        # Importing the module freewheel.train would replace the function.
         if name != "train":
             super().__setattr__(name, value)
 

@@ -1,4 +1,4 @@
-"""Episodes of a policy, greedy or as it draws its actions, on seeds that training never sees."""
+"""Evaluation: episodes of trained policies, with greedy or sampled actions, on seeds that training never uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from freewheel.actors.actor import History
 from freewheel.algos.make import seed_of
 from freewheel.config import Config
-from freewheel.contracts import Array, Columns
+from freewheel.contracts import Columns
 from freewheel.errors import ConfigError, EnvError
 from freewheel.report.episodes import Episode, Episodes
 from freewheel.spec import RowSpec
@@ -19,7 +19,7 @@ from freewheel.store.load import Trained
 from freewheel.worlds.make import make_world
 from freewheel.worlds.world import Group, Ready, World
 
-# Enough to make the network's passes cheap, few enough that no lane waits long for the last one.
+# Enough for cheap passes of the network, few enough that the last episode is not long alone.
 MOST_LANES = 25
 
 
@@ -31,42 +31,41 @@ def evaluate(
     seed: int | None = None,
     on_episode: Callable[[Episode, int], None] = lambda episode, group: None,
 ) -> list[list[Episode]]:
-    """Plays `episodes` in each group of the world and gives them all; greedy ones, unless a policy's eval_sampled says otherwise.
+    """Plays `episodes` episodes in each group of the world; greedy unless a policy has eval_sampled.
 
-    Each lane plays a share that is fixed beforehand: taking whichever end first would favour the short ones.
+    Each lane plays a fixed share: counting the episodes that end first would favour short ones.
     """
     is_one_env = hasattr(env, "step") and not isinstance(env, type)  # an object cannot be copied
     lanes = 1 if is_one_env else min(episodes, MOST_LANES)
     seed = seed_of(config, "eval") if seed is None else seed
     world = make_world(env, dataclasses.replace(config.world, lanes=lanes), seed)
     try:
-        seats = [_Seat(*each, config, episodes, seed) for each in zip(trained, world.groups, strict=True)]
-        _play(world, seats, on_episode)
-        return [seat.finished for seat in seats]
+        players = [_Player(*each, config, episodes, seed) for each in zip(trained, world.groups, strict=True)]
+        _play(world, players, on_episode)
+        return [player.finished for player in players]
     finally:
         world.close()
 
 
-class _Seat:
-    """A policy that plays a group, and how many episodes each of its lanes has yet to play."""
+class _Player:
+    """Plays a group with a policy. `left` counts the episodes that each lane still has to play."""
 
     def __init__(self, trained: Trained, group: Group, config: Config, episodes: int, seed: int) -> None:
         is_sampled = trained.config.eval_sampled
         if is_sampled and not trained.algo.can_sample:
             raise ConfigError(
-                f"algo={trained.config.algo} has values, not a policy to draw actions from, and plays greedy episodes only. "
+                f"algo={trained.config.algo} learns values, so there is no policy to sample actions from. "
                 "Leave eval_sampled and --actions sampled out."
             )
         self.policy, self.is_sampled = trained.acting(group.num_lanes, seed), is_sampled
         self.count, self.finished, self.steps = Episodes(group.num_lanes), list[Episode](), 0
         fields, stack = RowSpec.of(group.obs_space, group.action_space).fields, config.world.stack
         self._history = History(fields, group.num_lanes, stack) if stack > 1 else None
-        # Lane i plays one more if the episodes do not come out even.
         self.left = np.full(group.num_lanes, episodes // group.num_lanes)
         self.left[: episodes % group.num_lanes] += 1
 
     def receive(self, ready: Ready) -> list[Episode]:
-        """The episodes that count."""
+        """The episodes that ended and count."""
         self.steps += len(ready.lanes)
         found = []
         for episode in self.count.add(ready.lanes, ready.reward, ready.first, ready.ended, self.steps):
@@ -86,19 +85,17 @@ class _Seat:
             return self.policy.choose(seen, ready.lanes, ready.first, 0).actions
         return self.policy.greedy(seen)
 
-    def wanted(self, lanes: Array, may_rest: bool) -> Array:
-        return self.left[lanes] > 0 if may_rest else np.full(len(lanes), True)
 
-
-def _play(world: World, seats: Sequence[_Seat], on_episode: Callable[[Episode, int], None]) -> None:
-    while any(seat.left.any() for seat in seats):
+def _play(world: World, players: Sequence[_Player], on_episode: Callable[[Episode, int], None]) -> None:
+    while any(player.left.any() for player in players):
         for ready in world.recv():
-            seat = seats[ready.group]
-            for episode in seat.receive(ready):
+            player = players[ready.group]
+            for episode in player.receive(ready):
                 on_episode(episode, ready.group)
             if not len(ready.lanes):
                 continue
-            actions, wanted = seat.actions(ready), seat.wanted(ready.lanes, world.may_rest)
+            actions = player.actions(ready)
+            wanted = (player.left[ready.lanes] > 0) | (not world.may_rest)
             if wanted.any():
                 chosen = {name: column[wanted] for name, column in actions.items()}
                 world.send(ready.group, ready.lanes[wanted], chosen)

@@ -97,7 +97,7 @@ def test_figures(run: Path, figures: Figures) -> None:
 
 
 def test_values_have_no_actions_to_draw(run: Path, figures: Figures) -> None:
-    with pytest.raises(ConfigError, match="algo=dqn has values, not a policy"):
+    with pytest.raises(ConfigError, match="algo=dqn learns values, so there is no policy to sample"):
         figures(run, "--actions", "sampled")
 
 
@@ -147,7 +147,7 @@ def test_a_damaged_checkpoint_is_named(run: Path, tmp_path: Path, capsys: pytest
     for path in (copy / "checkpoints").iterdir():
         (path / "tensors.safetensors").write_bytes(b"damaged")
     assert main(["eval", str(copy)]) == 1
-    assert "has no checkpoint that is whole" in capsys.readouterr().err
+    assert "has no complete checkpoint" in capsys.readouterr().err
 
 
 def test_another_env_and_other_arguments(run: Path, figures: Figures) -> None:

@@ -14,6 +14,7 @@ from row_trace import traced
 
 from freewheel.config import assemble
 from freewheel.run.layout import choose
+from freewheel.run.plan import Setup
 from freewheel.run.runtime import make_sequential
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-it-works.md"
@@ -47,7 +48,7 @@ def way(algo: str) -> list[str]:
     """The files in the order of a step, from the env to the optimiser: one turn to the next lesson, and that lesson."""
     env = "Pendulum-v1" if algo == "sac" else "CartPole-v1"
     config = assemble(env, {"algo": algo, **COMMON, **ALGOS[algo]}, "none")
-    runtime = make_sequential(config, env, choose(config, 1))
+    runtime = make_sequential(Setup(config, env, choose(config, 1)))
     (learner,) = runtime.learners
 
     def until_learned() -> None:

@@ -21,6 +21,7 @@ from freewheel.doctor.trial import try_apart
 from freewheel.errors import ConfigError
 from freewheel.machine.cores import num_cores
 from freewheel.run.layout import choose
+from freewheel.run.plan import Setup
 from freewheel.run.runtime import settled_world
 
 HERE = Path(__file__).parent
@@ -144,7 +145,7 @@ def test_what_makes_a_run_worse_is_a_warning(env: str, name: str, cure: str) -> 
 def chosen_by_train(env: str, **given: Any) -> tuple[str, int, int]:
     """As the local runtime settles it before a run."""
     config = assemble(env, {name.replace("__", "."): value for name, value in given.items()})
-    world = settled_world(config, env, choose(config, num_cores()))[0].world
+    world = settled_world(Setup(config, env, choose(config, num_cores())))[0].config.world
     return world.kind, world.workers, world.threads
 
 

@@ -141,9 +141,9 @@ class Saboteur(freewheel.Callback):
 
     def kill_forkserver(self) -> None:
         """The process that all roles come from: they go with it."""
-        lives = {member.name: member.life for member in self.supervisor.members if member.is_alive}
+        lives = {member.name: member.life for member in self.supervisor.roles if member.is_alive}
         os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
-        for member in self.supervisor.members:
+        for member in self.supervisor.roles:
             if member.name in lives:
                 self.until(lambda m=member: m.life > lives[m.name] and m.is_alive, f"{member.name} was not replaced")
         self.go_on(100)
@@ -230,11 +230,11 @@ class Saboteur(freewheel.Callback):
             "committed": lanes.rows_written(),
             "is_whole": all(page.is_whole for page in pages),
             "epochs": [lanes.core.epoch(lane) for lane in range(lanes.num_lanes)],
-            "lives": {member.name: member.life for member in self.supervisor.members},
+            "lives": {member.name: member.life for member in self.supervisor.roles},
             "deaths": self.supervisor.num_deaths,
             "steps": self.counts.steps,
             "updates": self.counts.updates,
-            "ratio": self.runtime.ratio(),
+            "ratio": self.runtime.paces[0].achieved(),
             "dropped": sum(page.counters["dropped_rows"] for page in pages),
             "rows": rows_by_env(lanes) if plan.config.env == "fault_envs:Numbered" else None,
         }

@@ -50,7 +50,7 @@ def check(nursery: Nursery, folder: Path, seed: int) -> None:
     # No actor stopped writing for it, and no row was lost.
     assert facts["begun"] == facts["counted"] == facts["committed"] == sum(map(len, facts["rows"].values())), where
     # One that is killed again before it has loaded anything says nothing.
-    went_on_from = [int(step) for step in re.findall(r"The learner goes on from step-(\d+)", run.err)]
+    went_on_from = [int(step) for step in re.findall(r"learner continues from step-(\d+)", run.err)]
     assert 1 <= len(went_on_from) <= KILLS, where + run.err
     assert went_on_from == sorted(went_on_from), where + "an older checkpoint was taken"
     assert went_on_from[-1] >= facts["hits"][-1]["saved"]["step"], where + "an older checkpoint was taken"
@@ -113,7 +113,7 @@ def check_points(nursery: Nursery, folder: Path, seed: int) -> None:
     assert facts["lives"]["actor-0"] == facts["lives"]["actor-1"] == 0, where
     assert facts["begun"] == facts["counted"] == facts["committed"] == sum(map(len, facts["rows"].values())), where
     assert facts["ratio"] == pytest.approx(RATIO, rel=0.05), where
-    went_on_from = [int(step) for step in re.findall(r"The learner goes on from step-(\d+)", run.err)]
+    went_on_from = [int(step) for step in re.findall(r"learner continues from step-(\d+)", run.err)]
     assert went_on_from == sorted(went_on_from), where + "an older checkpoint was taken"
     saved = run.checkpoint()
     assert saved is not None
@@ -135,8 +135,7 @@ def test_f02_a_worker_that_is_killed_or_stopped_is_replaced(nursery: Nursery, tm
     run = hit_team(nursery, tmp_path, ("worker", signal.SIGKILL, 2 * TIMES), ("worker", signal.SIGSTOP, TIMES))
     assert run.facts["lives"]["actor-0"] == run.facts["lives"]["learner"] == 0, run.err
     assert (
-        len(re.findall(r"worker-1 \(pid \d+\) ended at step [\d,]+ \(killed by SIGKILL\); restart \d+ of ", run.err))
-        >= 2 * TIMES
+        len(re.findall(r"worker-1 \(pid \d+\) died by SIGKILL at step [\d,]+; restart \d+ of ", run.err)) >= 2 * TIMES
     ), run.err
     assert "worker-1 has been stopped for " in run.err, run.err
 
@@ -155,10 +154,9 @@ def test_f02_the_process_ahead_of_a_learner_is_killed_or_stopped(nursery: Nurser
     hits = (("target", signal.SIGKILL, TIMES), ("target", signal.SIGSTOP, TIMES), ("learner", signal.SIGKILL, 1))
     run = hit_team(nursery, tmp_path, *hits, settings=settings)
     assert (run.facts["lives"]["actor-0"], run.facts["lives"]["learner"]) == (0, 1), run.err
-    assert (
-        len(re.findall(r"target \(pid \d+\) ended at step [\d,]+ \(killed by SIGKILL\); restart \d+ of ", run.err))
-        >= TIMES
-    ), run.err
+    assert len(re.findall(r"target \(pid \d+\) died by SIGKILL at step [\d,]+; restart \d+ of ", run.err)) >= TIMES, (
+        run.err
+    )
     assert "target has been stopped for " in run.err, run.err
     assert run.err.count("Compiled updates from update ") == 2, run.err
 

@@ -101,7 +101,7 @@ def goes_on(nursery: Nursery, run: Run) -> None:
     words = ["train", "--resume", run.name(), "--steps", str(saved.step + 400), "--json", "--quiet"]
     again = nursery.call(run.folder, "freewheel.cli.main:main", words)
     assert again.wait() == 0, again.err
-    assert f"resumed at step {saved.step:,}" in again.err
+    assert f"Resumed at step {saved.step:,}" in again.err
     after = again.checkpoint()
     assert after is not None
     assert after.step >= saved.step + 400

@@ -19,7 +19,7 @@ from freewheel.report.ledger import Snapshot
 from freewheel.run.actor_process import ActorProcess
 from freewheel.run.channel import Channel, pair
 from freewheel.run.layout import choose
-from freewheel.run.plan import Plan
+from freewheel.run.plan import Plan, Setup
 from freewheel.run.runtime import plan_local
 
 INJECTIONS = 10_000 * TIMES
@@ -54,7 +54,7 @@ class Told(Channel):
         self.plan, self.most, self.dropped = plan, most, list[str]()
 
     def send(self, message: dict[str, Any]) -> None:
-        if " left rows out: " in message.get("note", ""):
+        if " dropped rows: " in message.get("note", ""):
             self.dropped.append(message["note"])
             if len(self.dropped) == self.most:
                 self.plan.counts.stop()
@@ -66,7 +66,7 @@ class Told(Channel):
 
 def plan_of(tmp_path: Path, **settings: Any) -> Plan:
     config = assemble("Breaking", {**SMALL, **ONE, "log.folder": str(tmp_path), **settings}, "none")
-    plan = plan_local(config, Breaking, choose(config, 2))
+    plan = plan_local(Setup(config, Breaking, choose(config, 2)))
     net = plan.policies[0].algo().net
     plan.policies[0].board.publish(Flat(net).vector(net))
     return plan

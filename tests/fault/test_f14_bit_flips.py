@@ -46,4 +46,4 @@ def test_f14_flipped_bits_in_the_checkpoint_of_a_run(nursery: Nursery, tmp_path:
     again = nursery.call(tmp_path, "freewheel.cli.main:main", words)
     assert again.wait() == 0, again.err
     assert f"runs/{run.name()}/checkpoints/{newest.name}: state.json is damaged" in again.err
-    assert f"resumed at step {int(before.name[5:]):,}" in again.err
+    assert f"Resumed at step {int(before.name[5:]):,}" in again.err

@@ -103,7 +103,7 @@ def test_f07_an_env_that_raises_is_tried_again_and_then_ends_the_run(sick: Sick,
     assert re.search(message, run.err), run.err
     assert "fault_envs.py" in run.err, "the line of the env is not shown"
     assert "fault_envs:Raises" in run.err
-    assert re.search(r"actor-0 \(pid \d+\) ended at step [\d,]+ \(EnvError: ", run.err), run.err
+    assert re.search(r"actor-0 \(pid \d+\) failed at step [\d,]+; restart 1 of 1\. EnvError: ", run.err), run.err
     assert "more than local.restarts=1" in run.err
     saved = run.checkpoint()
     assert saved is not None
@@ -158,7 +158,7 @@ def test_f09_or_is_left_out_and_counted(sick: Sick) -> None:
     assert sick.codes["drop"] == 0, run.err
     facts = run.facts
     assert facts["lives"]["actor-0"] == 0
-    told = run.err.count("actor-0 left rows out: ")
+    told = run.err.count("actor-0 dropped rows: ")
     assert told >= 3, run.err
     assert facts["dropped"] == told * 4
     assert facts["begun"] == facts["committed"]

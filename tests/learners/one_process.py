@@ -9,6 +9,7 @@ from freewheel.config import Config
 from freewheel.memory.counts import ALLOWED
 from freewheel.memory.rollout import Collected
 from freewheel.run.layout import choose
+from freewheel.run.plan import Setup
 from freewheel.run.runtime import make_sequential
 
 
@@ -16,7 +17,7 @@ class Parts:
     """The parts of a sequential run with one policy."""
 
     def __init__(self, config: Config, env: Any) -> None:
-        self.runtime = make_sequential(config, env, choose(replace(config, runtime="sequential"), 1))
+        self.runtime = make_sequential(Setup(config, env, choose(replace(config, runtime="sequential"), 1)))
         self.actor, (self.learner,) = self.runtime.actor, self.runtime.learners
         self.memory: Any = self.learner.memory
         (self.group,) = self.actor.groups

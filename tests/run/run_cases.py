@@ -15,7 +15,7 @@ import freewheel
 from freewheel import Callback, Episode, Moment
 from freewheel.config import assemble
 from freewheel.run.layout import choose
-from freewheel.run.plan import Plan
+from freewheel.run.plan import Plan, Setup
 from freewheel.run.runtime import make_sequential, plan_local
 from freewheel.run.sequential import Sequential
 from freewheel.store.checkpoint import load_newest
@@ -68,13 +68,13 @@ def planned(algo: str = "dqn", env: Any = "CartPole-v1", body: Any = None, /, **
     """The plan of a local run on two cores."""
     given = {**settings_of(algo), "runtime": "local", "algo": algo, "learner.workers": 1, **settings}
     config = assemble("CartPole-v1", given, "none")
-    return plan_local(config, env, choose(config, 2), body)
+    return plan_local(Setup(config, env, choose(config, 2), body))
 
 
 def built(algo: str = "dqn", env: Any = "CartPole-v1", /, **settings: Any) -> Sequential:
     """A sequential run that takes turns by hand."""
     config = assemble("CartPole-v1", {**settings_of(algo), "runtime": "sequential", "algo": algo, **settings}, "none")
-    return make_sequential(config, env, choose(config, 1))
+    return make_sequential(Setup(config, env, choose(config, 1)))
 
 
 def saved(run: freewheel.Run) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def kill(role: str) -> Callable[[Moment], None]:
     """SIGKILL to a role of a local run, by its name."""
 
     def act(moment: Moment) -> None:
-        (member,) = [one for one in moment._runtime._supervisor.members if one.name == role]  # type: ignore[union-attr]
+        (member,) = [one for one in moment._runtime._supervisor.roles if one.name == role]  # type: ignore[union-attr]
         os.kill(member.pid, signal.SIGKILL)
 
     return act

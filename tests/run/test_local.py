@@ -48,13 +48,13 @@ def test_a_learner_that_is_started_anew_is_told_what_came_of_compiling(
         told: list[Any] = []
         ahead: list[str] = []
         learner, compiler = local._supervisor.learners[0], local._supervisor.compilers[0]
-        monkeypatch.setattr(local._supervisor, "tell", lambda member, message: told.append((member, message)))
+        monkeypatch.setattr(local._supervisor, "tell", lambda role, message: told.append((role, message)))
         monkeypatch.setattr(local._supervisor, "start_targets", lambda policy, package: ahead.append(package))
-        local._hear(learner, {"stack": 5})
+        local._receive(learner, {"stack": 5})
         assert told == []
-        local._hear(compiler, heard)
-        local._hear(local._supervisor.actors[0], {"stack": 5})
-        local._hear(learner, {"stack": 5})
+        local._receive(compiler, heard)
+        local._receive(local._supervisor.actors[0], {"stack": 5})
+        local._receive(learner, {"stack": 5})
         assert told == [(learner, {"adopt": adopt})] * 2
         assert ahead == (["/two.pt2"] if adopt else [])
         local._supervisor.close()
@@ -95,8 +95,8 @@ def test_a_slack_has_no_effect_on_free_actors(tmp_path: Path) -> None:
 
 
 def test_a_target_process_of_eager_updates_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"local\.ahead.*no effect: learner\.compile=off"):
-        train(tmp_path, **{"learner.compile": "off", "local.ahead": False})
+    with pytest.raises(ConfigError, match=r"local\.target_process.*no effect: learner\.compile=off"):
+        train(tmp_path, **{"learner.compile": "off", "local.target_process": False})
 
 
 @pytest.mark.parametrize("runtime", ["sequential", "local"])
@@ -152,5 +152,5 @@ def test_acting_in_bf16_is_refused_where_it_dies(monkeypatch: pytest.MonkeyPatch
 
 
 def test_numbers_of_a_pool_are_refused_where_auto_takes_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"world\.min_ready was given, but has no effect: the world is no pool here"):
+    with pytest.raises(ConfigError, match=r"world\.min_ready was given, but has no effect: the world is not a pool"):
         train(tmp_path, **{"world.min_ready": 2})

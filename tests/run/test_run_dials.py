@@ -62,7 +62,7 @@ class Turn(Callback):
         return all(abs(each - 0.75) < 1e-9 for each in epsilons(moment)) and metrics.get("lr") == TURNED["lr"]
 
     def _starts(self, moment: Moment) -> int:
-        members = moment._runtime._supervisor.members  # type: ignore[union-attr]
+        members = moment._runtime._supervisor.roles  # type: ignore[union-attr]
         plan = moment._runtime.plan  # type: ignore[union-attr]
         roles = [one for one in members if one.kind in ("actor", "learner")]
         # A new life counts once its first steps or updates are there.

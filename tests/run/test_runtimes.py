@@ -249,5 +249,5 @@ def test_what_cannot_work_is_refused_before_anything_starts(runtime: str, tmp_pa
 
 def test_a_run_goes_on_in_its_own_runtime(tmp_path: Path) -> None:
     first = train(tmp_path, "dqn", "sequential", steps=200)
-    with pytest.raises(ConfigError, match="runtime was given with a run to resume"):
+    with pytest.raises(ConfigError, match="runtime was given, but a resumed run keeps its own"):
         resume(first, steps=400, settings={"runtime": "local"})

@@ -11,7 +11,7 @@ from run_cases import planned
 
 from freewheel.errors import RoleLost
 from freewheel.run import supervisor as supervisors
-from freewheel.run.member import Member
+from freewheel.run.role_process import RoleProcess
 from freewheel.run.supervisor import Supervisor
 
 PID = 4711
@@ -25,20 +25,20 @@ class Watched:
         self.notes: list[str] = []
         self.started: list[str] = []
         self.now_s = 1e6
-        self.supervisor = Supervisor(self.plan, self.notes.append, lambda member, message: None)
+        self.supervisor = Supervisor(self.plan, self.notes.append, lambda role, message: None)
         monkeypatch.setattr(supervisors, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-        monkeypatch.setattr(self.supervisor, "_start", lambda member: self.started.append(member.name))
+        monkeypatch.setattr(self.supervisor, "_start", lambda role: self.started.append(role.name))
 
     @property
-    def actor(self) -> Member:
+    def actor(self) -> RoleProcess:
         return self.supervisor.actors[0]
 
-    def die(self, member: Member, at_s: float) -> bool:
+    def die(self, role: RoleProcess, at_s: float) -> bool:
         """Whether it is started again after its death."""
         self.now_s = 1e6 + at_s
         before = len(self.started)
-        self.supervisor._died(member, -signal.SIGKILL, PID)
-        assert self.started[before:] in ([], [member.name])
+        self.supervisor._died(role, -signal.SIGKILL, PID)
+        assert self.started[before:] in ([], [role.name])
         return len(self.started) > before
 
 
@@ -58,7 +58,7 @@ def test_the_fourth_death_within_ten_minutes_ends_the_run(watched: Watched) -> N
     failed = watched.supervisor.failed
     assert isinstance(failed, RoleLost)
     assert "actor-0 ended 4 times within ten minutes, more than local.restarts=3" in str(failed)
-    assert "killed by SIGKILL" in str(failed)
+    assert "it died by SIGKILL." in str(failed)
     assert watched.plan.counts.is_stopping, "the others were not asked to end"
     assert watched.supervisor.num_deaths == 4
 
@@ -82,8 +82,8 @@ def test_one_that_dies_seldom_is_started_for_ever(watched: Watched, every_s: int
 
 def test_each_role_has_its_own_budget(watched: Watched) -> None:
     for at_s in range(3):
-        for member in (*watched.supervisor.learners, *watched.supervisor.actors):
-            assert watched.die(member, at_s)
+        for role in (*watched.supervisor.learners, *watched.supervisor.actors):
+            assert watched.die(role, at_s)
     assert watched.supervisor.failed is None
     assert not watched.die(watched.supervisor.actors[1], 3)
     assert "actor-1 ended 4 times" in str(watched.supervisor.failed)
@@ -93,14 +93,14 @@ def test_a_restart_is_told_with_pid_step_and_number(watched: Watched) -> None:
     watched.plan.counts.of(0).add_steps(81_204)
     watched.die(watched.actor, 0)
     watched.die(watched.actor, 1)
-    assert watched.notes[-1] == "actor-0 (pid 4711) ended at step 81,204 (killed by SIGKILL); restart 2 of 3 begins."
+    assert watched.notes[-1] == "actor-0 (pid 4711) died by SIGKILL at step 81,204; restart 2 of 3."
 
 
 def test_a_target_process_that_cannot_live_does_not_end_the_run(watched: Watched) -> None:
     (target,) = watched.supervisor.targets
     assert [watched.die(target, at_s) for at_s in range(5)] == [True, True, True, False, False]
     assert watched.supervisor.failed is None
-    assert watched.notes[-1] == "target ended (killed by SIGKILL); training goes on without it."
+    assert watched.notes[-1] == "target died by SIGKILL; training continues without it."
     assert watched.die(watched.actor, 5)
 
 
@@ -108,12 +108,12 @@ def test_a_worker_that_is_late_is_replaced_whether_it_lives_or_not(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisor = watched.supervisor
-    hung, gone = workers = [Member(watched.plan, "worker", 0, i, None) for i in (1, 2)]
+    hung, gone = workers = [RoleProcess(watched.plan, "worker", 0, i, None) for i in (1, 2)]
     supervisor.workers = [workers]
-    killed: list[Member] = []
+    killed: list[RoleProcess] = []
     with monkeypatch.context() as patch:
-        patch.setattr(Member, "is_alive", property(lambda member: member is hung))
-        patch.setattr(Member, "kill", lambda member: killed.append(member))
+        patch.setattr(RoleProcess, "is_alive", property(lambda role: role is hung))
+        patch.setattr(RoleProcess, "kill", lambda role: killed.append(role))
         supervisor.replace_late(0, 1)
         supervisor.replace_late(0, 2)
     assert (killed, watched.started) == ([hung], [gone.name])
@@ -124,8 +124,8 @@ def test_a_compiler_that_never_ends_is_ended(watched: Watched, monkeypatch: pyte
     (compiler,) = watched.supervisor.compilers
     killed: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(Member, "is_alive", property(lambda member: member is compiler))
-        patch.setattr(Member, "is_stopped", property(lambda member: False))
+        patch.setattr(RoleProcess, "is_alive", property(lambda role: role is compiler))
+        patch.setattr(RoleProcess, "is_stopped", property(lambda role: False))
         patch.setattr(compiler, "kill", lambda: killed.append("compiler"))
         compiler.started_s = 100.0
         watched.supervisor._watch(compiler, 100.0 + supervisors.COMPILE_S)

@@ -187,14 +187,14 @@ def test_a_learner_that_is_killed_goes_on_from_its_own_checkpoint(
     run = train(tmp_path, "local", 6000, is_quiet=False, callbacks=[At(900, kill("learner-blue"))], settings=settings)
     said = capfd.readouterr().err
     assert "learner-blue (pid " in said
-    assert "The learner of blue goes on from step-" in said
+    assert "learner-blue continues from step-" in said
     assert run.result["steps"] >= 6000
 
 
 @pytest.mark.parametrize(
     ("policies", "settings", "message"),
     [
-        ({"red": RED}, {}, "policies are given for red, and the world has the groups red, blue"),
+        ({"red": RED}, {}, "policies= has settings for red, but the world has the groups red, blue"),
         ({"red": RED, "blue": {**BLUE, "world.lanes": 4}}, {}, "world.lanes .* holds for the whole run"),
         ({"red": RED, "blue": {**BLUE, "replay.rows": 9}}, {}, "algo=ppo has no setting 'replay.rows'"),
         ({"red": RED, "blue": BLUE}, {"q.num_atoms": 7}, "q.num_atoms was given, but has no effect: no policy"),
@@ -214,5 +214,5 @@ def test_what_cannot_work_is_refused(
 
 def test_a_world_of_several_groups_needs_several_policies(tmp_path: Path) -> None:
     given = {**SETTINGS, "runtime": "sequential", "log.folder": str(tmp_path)}
-    with pytest.raises(ConfigError, match="the world has the groups red, blue: each needs a policy"):
+    with pytest.raises(ConfigError, match="the world has the groups red, blue; each needs a policy"):
         freewheel.train("quiz", steps=100, settings=given, preset="none")

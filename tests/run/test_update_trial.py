@@ -18,7 +18,7 @@ from freewheel.machine.trial import Measured
 from freewheel.machine.update_form import Form
 from freewheel.run import update_trial
 from freewheel.run.layout import choose
-from freewheel.run.plan import Plan
+from freewheel.run.plan import Plan, Setup
 from freewheel.run.runtime import plan_local
 
 FRAMES = "benchmarks.peers.frames_env:make"
@@ -65,7 +65,7 @@ def settings(**more: Any) -> Config:
 def planned(config: Config, body: Any = None) -> Plan:
     before = torch.get_num_threads()
     try:
-        return plan_local(config, FRAMES, choose(config, 2), body)
+        return plan_local(Setup(config, FRAMES, choose(config, 2), body))
     finally:
         torch.set_num_threads(before)
 

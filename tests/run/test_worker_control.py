@@ -59,7 +59,7 @@ def test_the_chosen_number_is_taken(count: int, monkeypatch: pytest.MonkeyPatch)
     ours, theirs = pair()
     with ours, theirs:
         heard, channel = Channel(ours), Channel(theirs)
-        side = worker_control.GradientWorkers(learner, memory, channel, lambda: False)
+        side = worker_control.WorkerControl(learner, memory, channel, lambda: False)
         side.look()
         assert heard.receive() == []  # too early to tell
         learner.update.num_updates = worker_control.LOOK_AFTER

@@ -42,7 +42,7 @@ def test_everything_comes_back_exactly(tmp_path: Path) -> None:
         tmp_path / "deep" / "er", 7, tensors, state, {"replay.bin": lambda p: p.write_bytes(b"rows") and None}
     )
     found = checkpoint.load_newest(tmp_path / "deep" / "er")
-    assert (found.path, found.step, found.warnings, found.files) == (path, 7, (), ("replay.bin",))
+    assert (found.path, found.step, found.warnings, list(found.files)) == (path, 7, (), ["replay.bin"])
     assert path.name == "step-000000007"
     assert set(found.tensors) == set(tensors)
     for name, value in tensors.items():

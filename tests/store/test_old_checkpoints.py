@@ -11,6 +11,7 @@ import pytest
 from make_old_checkpoints import CASES, observations
 
 import freewheel
+from freewheel.config import from_dict
 from freewheel.store.checkpoint import load_newest
 
 OLD = Path(__file__).parent / "old_checkpoints"
@@ -49,3 +50,10 @@ def test_its_settings_may_change_on_resume(algo: str, run: Path) -> None:
     longer = freewheel.train(resume=run, steps=120, settings={"checkpoint.keep": 1}, is_quiet=True)
     assert longer.result["steps"] >= 120
     assert len(list((run / "checkpoints").glob("step-*"))) == 1
+
+
+def test_a_setting_that_was_renamed_keeps_its_value(run: Path) -> None:
+    saved = json.loads((run / "config.json").read_text())
+    for value in (True, False):
+        saved["local"]["ahead"] = value
+        assert from_dict(saved).local.target_process is value

@@ -147,7 +147,7 @@ def check_rollouts(config: Any, minibatches: int) -> None:
 
 # Settings that only learning from a replay uses.
 NOT_LEARNER = ("batch_size", "ratio", "updates_per_call", "target_every_updates", "tau")
-NOT_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s", "ahead")
+NOT_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s", "target_process")
 
 
 def unused_rollouts(config: Any) -> dict[str, str]:

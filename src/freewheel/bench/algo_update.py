@@ -16,6 +16,7 @@ from freewheel.config.assemble import known
 from freewheel.machine.cores import num_cores
 from freewheel.memory.nested import leaves
 from freewheel.run.layout import choose
+from freewheel.run.plan import Setup
 from freewheel.run.runtime import make_sequential
 
 COMPILED = "compiled"
@@ -39,7 +40,7 @@ def open_update(
 ) -> tuple[Callable[[], Tensor], int, int]:
     """A call that makes updates and gives their losses, how many it makes, and the rows of each."""
     config = assemble(env, settings_of(algo, rows, is_compiled), preset="none")
-    runtime = make_sequential(config, env, choose(config, num_cores()))
+    runtime = make_sequential(Setup(config, env, choose(config, num_cores())))
     closing.callback(runtime.close)
     (learner,) = runtime.learners
     batch, draws = learner.memory.example()

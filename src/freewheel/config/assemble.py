@@ -30,6 +30,8 @@ ALL = "all"
 OLD_SECTIONS = ("q", "ppo", "explore", "replay", "rollout")
 # and these settings for ppo too.
 OLD_SETTINGS = ("ppo.rho_bar", "ppo.c_bar")
+# Their names of settings that have other names today.
+RENAMED = {"local.ahead": "local.target_process"}
 
 # Defaults of a network body that is chosen by name.
 BODIES: dict[str, dict[str, Any]] = {"impala": {"net.channels": (16, 32, 32), "net.hidden": (256,)}}
@@ -122,9 +124,8 @@ def from_dict(nested: Mapping[str, Any], changes: Mapping[str, Any] | None = Non
         for name, value in nested.items()
         if name in cls.Settings.__dataclass_fields__ or name not in OLD_SECTIONS
     }
-    flat = {
-        name: value for name, value in _flat(saved).items() if name in known(cls.Settings) or name not in OLD_SETTINGS
-    }
+    flat = {RENAMED.get(name, name): value for name, value in _flat(saved).items()}
+    flat = {name: value for name, value in flat.items() if name in known(cls.Settings) or name not in OLD_SETTINGS}
     changes = _typed(cls, changes or {}, "")
     return _checked(cls, {**_typed(cls, flat, " in the saved config"), **changes}, changes)
 

@@ -228,7 +228,7 @@ def unused(config: Config) -> dict[str, str]:
     add(learner.lr_schedule != "restarts", f"learner.lr_schedule={learner.lr_schedule}", "learner.lr_restart_updates")
     add(learner.optimizer != "adamw", f"learner.optimizer={learner.optimizer}", "learner.weight_decay")
     add(config.world.kind in ("inline", "vector"), f"world.kind={config.world.kind} is not a pool", *POOL_ONLY)
-    add(learner.compile == "off", "it needs compiled updates, and learner.compile=off", "local.ahead")
+    add(learner.compile == "off", "it needs compiled updates, and learner.compile=off", "local.target_process")
     add(config.local.free, "local.free never holds actors back", "local.slack_steps")
     convolutions = ("net.channels", "net.kernels", "net.strides", "net.conv_bias")
     add(config.net.body == "mlp", "net.body=mlp", *convolutions, "learner.memory_format")

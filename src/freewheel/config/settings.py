@@ -221,7 +221,7 @@ class LocalConfig:
     act_device: str = "cpu"
     """Device of the actors: cpu, cuda (the least loaded CUDA device) or a device such as cuda:1."""
 
-    ahead: bool = True
+    target_process: bool = True
     """Compute target values of the next batches in a separate process, once updates are compiled and if a core is free."""
 
     pin: Literal["auto", "on", "off"] = "auto"

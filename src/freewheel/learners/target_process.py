@@ -43,7 +43,7 @@ class TargetValues:
         self._seen = [[mapped(seen, room.like) for _ in range(num_groups)] for _ in range(SLOTS)]
         self._later = [[mapped(later, room.like) for _ in range(num_groups)] for _ in range(SLOTS)]
         self.package = ""
-        self.segment = Segment.create(room.num_bytes, "the batches to come", "Set local.ahead to False.")
+        self.segment = Segment.create(room.num_bytes, "the batches to come", "Set local.target_process to False.")
         self.counters = Counters(FIRST_SLOT + SLOTS * num_groups)
         self._open()
 

@@ -14,7 +14,7 @@ from freewheel import _core
 from freewheel.errors import ConfigError
 
 PLAN = "FREEWHEEL_FAULT_POINTS"
-ROLES = re.compile(r"supervisor|sequential|learner|compiler|ahead|(actor|worker)-\d+")
+ROLES = re.compile(r"supervisor|sequential|learner|compiler|target|(actor|worker)-\d+")
 
 reach = _core.reach_point
 

@@ -1,4 +1,4 @@
-"""An actor's process: builds its envs and policies, takes turns, tells of its episodes."""
+"""An actor's process: builds its envs and policies, takes turns, reports its episodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from freewheel.actors.acting_copy import act_in, act_on
 from freewheel.actors.actor import Actor
-from freewheel.algos.make import seed_of
+from freewheel.algos.make import stream_seed
 from freewheel.errors import EnvError
 from freewheel.machine.device import prepare
 from freewheel.machine.precision import LEAST_GAIN
@@ -19,7 +19,7 @@ from freewheel.memory.counts import WAIT_S
 from freewheel.nets.inputs import has_images
 from freewheel.report.episodes import Episode
 from freewheel.report.phases import COUNTERS, GAUGES, PHASES, epsilon_of
-from freewheel.run.build import Acting, build_pace, seat
+from freewheel.run.build import Acting, Player, build_actor, build_pace
 from freewheel.run.channel import Channel
 from freewheel.run.plan import Plan, PolicyPlan
 from freewheel.worlds.make import make_world
@@ -39,28 +39,28 @@ EPISODES_A_MESSAGE = 200
 
 
 class ActorProcess:
-    """One actor's life, from building its envs to the end of the run."""
+    """One life of an actor, from building its envs to the end of the run."""
 
     def __init__(self, plan: Plan, index: int, life: int, channel: Channel) -> None:
         self.plan, self.index, self.life, self.channel = plan, index, life, channel
         self.page = plan.ledger.page(plan.first_actor + index)
-        self.page.enter(START)  # goes on with what the supervisor began when it asked for this process
+        self.page.enter(START)  # the supervisor began this phase when it started the process
         self.copies = plan.copies_of(index)
         self._report_due = 0.0
         self._finished: list[tuple[int, Episode]] = []
-        self._worlds = self._dropped = self._cut = self._steps = 0
+        self._worlds = self._dropped = self._cut = 0
 
     def run(self) -> None:
         torch.set_num_threads(1)
         plan, page = self.plan, self.page
-        self.seats = [self._act_for(policy) for policy in plan.policies]
+        self.policies = [self._act_for(policy) for policy in plan.policies]
         for policy in plan.policies:
             while policy.board.version == 0 and not plan.counts.is_stopping:
                 page.count(BEATS, 1)
                 policy.board.wait(0, WAIT_S)
         actor: Actor | None = None
         try:
-            while not self._is_over():
+            while not plan.counts.is_stopping and plan.counts.steps < plan.config.steps:
                 actor = actor or self._begin()
                 try:
                     self._turn(actor)
@@ -71,12 +71,12 @@ class ActorProcess:
         finally:
             page.enter(STOP)
             if actor is not None:
-                self._tell_of_workers(actor)
+                self._take(actor)
                 actor.end()
             self._report()
 
     def _act_for(self, policy: PolicyPlan) -> Acting:
-        """A policy of this actor, on its device and in its bits."""
+        """A policy on this actor's device, in its precision."""
         lanes = policy.own_lanes(self.copies)
         acting = Acting(policy, partial(self._seed, policy.name), lanes)
         device, local = policy.placing.actors[self.index], policy.config.local
@@ -84,17 +84,17 @@ class ActorProcess:
             prepare(device)
             act_on(acting.policy, acting.net, acting.weights.vector, device)
             return acting
-        bits, asked = local.act_precision, local.act_precision
-        if asked == "auto":
-            has_it = policy.form.precision == "bf16" and policy.device == "cpu"
-            bits = "bf16" if has_it and has_images(acting.net) else "fp32"
-        if bits != "fp32":
+        precision, least_gain = local.act_precision, 0.0
+        if precision == "auto":
+            learner_has_bf16 = policy.form.precision == "bf16" and policy.device == "cpu"
+            precision = "bf16" if learner_has_bf16 and has_images(acting.net) else "fp32"
+            least_gain = LEAST_GAIN
+        if precision != "fp32":
             acting.weights.fetch()
             stack = self.plan.config.world.stack
-            least = LEAST_GAIN if asked == "auto" else 0.0
-            found = act_in(acting.policy, acting.net, bits, policy.spaces.obs, stack, len(lanes), least)
+            found = act_in(acting.policy, acting.net, precision, policy.spaces.obs, stack, len(lanes), least_gain)
             if found is not None and self.index == 0 and self.life == 0:
-                self.channel.send({"note": f"local.act_precision={bits}: {found}, by its first weights."})
+                self.channel.send({"note": f"local.act_precision={precision}: {found}, with the initial weights."})
         return acting
 
     def _begin(self) -> Actor:
@@ -102,24 +102,24 @@ class ActorProcess:
         world = make_world(
             plan.env,
             replace(config.world, lanes=len(self.copies)),
-            # Never the same seeds again: an actor that was started anew would repeat its first episodes.
-            seed_of(config, self._stream(f"world.{self._worlds}")),
+            # New seeds each time: a restarted actor must not repeat its first episodes.
+            self._seed("", f"world.{self._worlds}"),
             first_lane=self.copies.start,
             step_timeout_s=POOL_SHARE * config.local.step_timeout_s,
             restarts=config.local.restarts,
         )
         self._worlds, self._cut = self._worlds + 1, 0
         self._check(world)
-        groups = []
-        for policy, acting in zip(plan.policies, self.seats, strict=True):
-            pace, lanes = build_pace(plan, policy, acting.algo), policy.own_lanes(self.copies)
-            groups.append(seat(plan, policy, world, acting.policy, acting.weights, pace, lanes, self.page))
-        return Actor(world, groups, self.page)
+        players = [
+            Player(acting.policy, acting.weights, build_pace(plan, policy, acting.algo))
+            for policy, acting in zip(plan.policies, self.policies, strict=True)
+        ]
+        return build_actor(plan, world, players, self.page, self.copies)
 
     def _begin_again(self, actor: Actor, error: EnvError) -> Actor:
-        """What broke the contract is left out; the lanes of this actor begin new episodes with new envs."""
+        """Drops the rows that broke the contract. The lanes of this actor begin new episodes with new envs."""
         self.page.count(DROPPED_ROWS, sum(group.group.num_lanes for group in actor.groups))
-        self.channel.send({"note": f"actor-{self.index} left rows out: {error}"})
+        self.channel.send({"note": f"actor-{self.index} dropped rows: {error}"})
         actor.world.close()
         return self._begin()
 
@@ -128,11 +128,10 @@ class ActorProcess:
         planned = [(policy.spaces.obs, policy.spaces.action) for policy in self.plan.policies]
         if mine != planned:
             world.close()
-            raise EnvError(f"{world.name} has the spaces {mine} in an actor, and {planned} when the run began.")
-
-    def _is_over(self) -> bool:
-        counts = self.plan.counts
-        return counts.is_stopping or counts.steps >= self.plan.config.steps
+            raise EnvError(
+                f"{world.name} has the spaces {mine} in an actor, but had {planned} when the run began. Make each copy with the "
+                "same spaces."
+            )
 
     def _turn(self, actor: Actor) -> None:
         page = self.page
@@ -149,31 +148,27 @@ class ActorProcess:
             self._tell(actor)
 
     def _tell(self, actor: Actor) -> None:
-        self._tell_of_workers(actor)
-        page, first = self.page, self.seats[0]
+        page, first = self.page, self.policies[0]
         page.enter(REPORT)
         page.set(LAG, float(first.weights.lag))
         page.set(VERSION, float(first.weights.version))
-        for index, own in enumerate(self.seats):
+        for index, own in enumerate(self.policies):
             if own.policy.epsilon is not None:
                 page.set(page.gauge(epsilon_of(index)), own.policy.epsilon)
-        self.channel.commands()  # its end is the supervisor's
+        self.channel.commands()  # ends this process when the supervisor is gone
         self._take(actor)
         self._report()
 
-    def _tell_of_workers(self, actor: Actor) -> None:
-        """Of a pool: who was replaced, and the episodes that were cut with them."""
-        self._take(actor)
+    def _take(self, actor: Actor) -> None:
+        """Finished episodes; from a pool also notes on replaced workers, and the episodes that were cut."""
+        finished = actor.take_finished()
+        self.page.count(EPISODES, len(finished))
+        self._finished += finished
         if isinstance(actor.world, PoolWorld) and (notes := actor.world.take_notes()):
             for note in notes:
                 self.channel.send({"note": note})
             self.page.count(CUT, actor.world.num_truncated - self._cut)
             self._cut = actor.world.num_truncated
-
-    def _take(self, actor: Actor) -> None:
-        finished = actor.take_finished()
-        self.page.count(EPISODES, len(finished))
-        self._finished += finished
 
     def _report(self) -> None:
         finished, self._finished = self._finished, []
@@ -187,10 +182,6 @@ class ActorProcess:
         first = self.plan.policies[group].own_lanes(self.copies).start
         return [group, episode.lane + first, *astuple(episode)[1:]]
 
-    def _stream(self, what: str) -> str:
-        """Of all lanes alike: what a lane draws does not depend on which actor has it. A resumed run goes on with other chances."""
-        return f"{what}.{self.life}.{self.plan.resumed_at}"
-
-    def _seed(self, policy: str, what: str) -> int:
-        own = f"{policy}.{what}" if policy else what
-        return seed_of(self.plan.config, self._stream(own))
+    def _seed(self, policy: str, stream: str) -> int:
+        """The same for all actors: what a lane draws does not depend on its actor. A restarted or resumed actor draws other numbers."""
+        return stream_seed(self.plan.config, policy, f"{stream}.{self.life}.{self.plan.resumed_at}")

@@ -1,55 +1,26 @@
-"""The parts of a run, built from its plan: the actor and the learners, the same for every algorithm and runtime."""
+"""Builds actors and learners from a plan, in the same way for every algorithm and runtime."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
-
-from torch import nn
+from typing import Any, NamedTuple
 
 from freewheel.actors.actor import Actor, GroupActor, Weights
-from freewheel.algos.make import seed_of
-from freewheel.config import Config
 from freewheel.contracts import Policy
 from freewheel.learners.learner import Learner
 from freewheel.learners.update import Update
 from freewheel.machine.device import prepare
-from freewheel.machine.process import start_forkserver
 from freewheel.nets.flat import Flat
 from freewheel.report.ledger import Page
 from freewheel.run.plan import Plan, PolicyPlan
 from freewheel.weights.fetcher import Fetcher
 from freewheel.weights.publisher import Publisher
-from freewheel.worlds.make import make_world
 from freewheel.worlds.world import World
 
 
-class LearnersOwn:
-    """The weights of a policy that acts in its learner's process: there is nothing to copy."""
-
-    def __init__(self, learner: Learner) -> None:
-        self._learner = learner
-
-    @property
-    def version(self) -> int:
-        return self._learner.version
-
-    def fetch(self) -> bool:
-        return False
-
-
-def make_world_here(env: Any, config: Config) -> World:
-    """The world of a run in one process: a pool gives all lanes together, so that the run can be repeated."""
-    world = config.world
-    if world.kind == "pool":
-        start_forkserver()  # with all that later roles need too
-        world = replace(world, min_ready=world.min_ready or world.lanes)
-    return make_world(env, world, seed_of(config, "world"))
-
-
 def build_update(policy: PolicyPlan, device: str, algo: Any = None) -> Update:
-    """As the learner has it, and those who share its gradients."""
+    """For the learner, and for its gradient workers."""
     prepare(device)
     algo = algo or policy.algo()
     return Update(
@@ -63,7 +34,7 @@ def build_update(policy: PolicyPlan, device: str, algo: Any = None) -> Update:
 
 
 def build_learner(plan: Plan, policy: PolicyPlan, page: Page | None = None, device: str | None = None) -> Learner:
-    """As the learner's process has it, and as the one that compiles for it; on its own device, unless another one is named."""
+    """For the learner's process, and for the process that compiles for it; on its own device unless another is named."""
     is_local = plan.layout.runtime == "local"
     algo, config = policy.algo(), policy.config
     return Learner(
@@ -86,55 +57,65 @@ def build_pace(plan: Plan, policy: PolicyPlan, algo: Any) -> Any:
     return pace
 
 
-def bound(net: nn.Module) -> tuple[nn.Module, Any]:
-    """A network whose numbers are those of a vector from now on, and the vector."""
-    flat = Flat(net)
-    vector = flat.vector(net)
-    return flat.bind(net, vector).eval().requires_grad_(False), vector
+class Player(NamedTuple):
+    """How an actor plays one policy."""
+
+    policy: Policy
+    weights: Weights
+    pace: Any
 
 
-def build_actor(plan: Plan, world: World, learners: Sequence[Learner], page: Page | None = None) -> Actor:
-    """The actor of a run in one process: it reads the learners' own numbers."""
-    groups = []
-    for policy, learner in zip(plan.policies, learners, strict=True):
-        lanes = range(policy.spaces.num_lanes)
-        acting = learner.algo.policy(learner.update.passes.eval_net, policy.seed, lanes, len(lanes), policy.dials)
-        groups.append(seat(plan, policy, world, acting, LearnersOwn(learner), learner.pace, lanes, page))
-    return Actor(world, groups, page)
+class LearnersOwn:
+    """The weights of a policy that acts in its learner's process: there is nothing to copy."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+
+    @property
+    def version(self) -> int:
+        return self._learner.version
+
+    def fetch(self) -> bool:
+        return False
 
 
-def seat(
-    plan: Plan,
-    policy: PolicyPlan,
-    world: World,
-    acting: Policy,
-    weights: Weights,
-    pace: Any,
-    lanes: range,
-    page: Page | None,
-) -> GroupActor:
-    """A policy at its group of a world, with the right to write these lanes."""
-    return GroupActor(
-        policy.group,
-        world.groups[policy.group],
-        acting,
-        weights,
-        policy.lanes,
-        policy.lanes.writer(lanes),
-        plan.counts.of(policy.index),
-        pace,
-        plan.config.world,
-        first_lane=lanes.start,
-        bootstraps=policy.bootstraps,
-        page=page,
-    )
+def player_of(policy: PolicyPlan, learner: Learner) -> Player:
+    """Of a learner in the same process: the actor uses the learner's own weights."""
+    lanes = range(policy.spaces.num_lanes)
+    acting = learner.algo.policy(learner.update.passes.eval_net, policy.seed, lanes, len(lanes), policy.dials)
+    return Player(acting, LearnersOwn(learner), learner.pace)
 
 
 class Acting:
-    """A policy with weights of its own, which follow those that its learner publishes: for actors in other processes, and to play."""
+    """A policy with its own copy of the weights that its learner publishes: for actors in other processes, and for evaluation."""
 
     def __init__(self, policy: PolicyPlan, seed: Callable[[str], int], lanes: range) -> None:
         self.algo = policy.algo()
-        self.net, vector = bound(self.algo.net)
+        flat = Flat(self.algo.net)
+        vector = flat.vector(self.algo.net)
+        self.net = flat.bind(self.algo.net, vector).eval().requires_grad_(False)
         self.weights = Fetcher(policy.board, vector)
         self.policy: Policy = self.algo.policy(self.net, seed, lanes, policy.spaces.num_lanes, policy.dials)
+
+
+def build_actor(plan: Plan, world: World, players: Iterable[Player], page: Page, copies: range | None = None) -> Actor:
+    """An actor that steps these copies of the env, or all of them, and writes their lanes."""
+    groups = []
+    for policy, player in zip(plan.policies, players, strict=True):
+        lanes = range(policy.spaces.num_lanes) if copies is None else policy.own_lanes(copies)
+        group = GroupActor(
+            policy.index,
+            world.groups[policy.index],
+            player.policy,
+            player.weights,
+            policy.lanes,
+            policy.lanes.writer(lanes),
+            plan.counts.of(policy.index),
+            player.pace,
+            plan.config.world,
+            first_lane=lanes.start,
+            bootstraps=policy.bootstraps,
+            page=page,
+        )
+        groups.append(group)
+    return Actor(world, groups, page)

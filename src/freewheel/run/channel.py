@@ -1,6 +1,6 @@
-"""Messages between the supervisor and a role: small JSON objects over a socket that keeps their bounds.
+"""Messages between the supervisor and a role: small JSON objects over a socket that keeps message boundaries.
 
-A role never waits to send: what the supervisor has not taken yet stays with the role and goes with the next message.
+Sending never blocks: what the supervisor has not read yet stays in the role's queue.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from freewheel.errors import RoleLost
 
 Message = dict[str, Any]
 
-# A message fits well into a socket's buffer (200 kB on Linux); longer ones are the sender's mistake.
-MOST_BYTES = 100_000
-# About a megabyte of messages: a supervisor that takes none for so long is gone or stopped.
+# A socket's buffer has 200 kB on Linux; messages are far smaller.
+MOST_BYTES = 200_000
+# About a megabyte of messages: a supervisor that reads none for so long is gone or stopped.
 MOST_WAITING = 1000
 
 
@@ -30,7 +30,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 class Channel:
-    """One end. `send` gives what fits and keeps the rest in order; `receive` gives all that has come."""
+    """One end. `send` queues what the socket does not take; `receive` returns all messages that have arrived."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
@@ -46,39 +46,37 @@ class Channel:
         self.flush()
 
     def flush(self) -> None:
-        """Gives what waits, as far as the other end takes it."""
+        """Sends what is queued, as far as the socket takes it."""
         while self._waiting and self.is_open:
             try:
                 self.socket.send(self._waiting[0])
             except BlockingIOError:
                 return
-            except OSError:  # the other end is gone, and nobody reads this any more
+            except OSError:  # the other end is gone
                 self.is_open = False
                 return
             self._waiting.popleft()
 
     def wait(self, timeout_s: float) -> bool:
-        """Sleeps until there is something to receive, at most so long."""
+        """Sleeps until there is something to receive, at most `timeout_s`."""
         return self.is_open and bool(select.select([self.socket], [], [], timeout_s)[0])
 
     def receive(self) -> list[Message]:
         found = []
         while self.is_open:
             try:
-                data = self.socket.recv(MOST_BYTES * 2)
+                data = self.socket.recv(MOST_BYTES)
             except BlockingIOError:
                 break
             except OSError:
-                self.is_open = False
-                break
-            if not data:
-                self.is_open = False
-                break
-            found.append(json.loads(data))
+                data = b""
+            if data:
+                found.append(json.loads(data))
+            self.is_open = bool(data)
         return found
 
     def commands(self) -> list[Message]:
-        """As `receive`, for a role: without its supervisor nobody needs it any more."""
+        """`receive` for a role, which ends when its supervisor is gone."""
         found = self.receive()
         if not self.is_open:
             raise RoleLost("the supervisor is gone.")

@@ -26,11 +26,10 @@ from freewheel.run.channel import Channel
 from freewheel.run.learner_process import LearnerProcess
 from freewheel.run.plan import Plan
 
-Work = Callable[[], None]
-# What a compiler is asked for, as its index.
-ANYTHING, ONLY_FOUND = 0, 1
+# Given to a compiler as its index: compile, or only look for a package of an earlier run.
+COMPILE, ONLY_FIND = 0, 1
 MOST_TEXT = 20_000
-# How a role says that a second start would end the same way.
+# Exit codes of a role that failed: a restart would fail the same way, or may work.
 FINAL, AGAIN = 3, 4
 
 
@@ -42,85 +41,62 @@ def main(kind: str, policy: int, index: int, life: int, plan: Plan, end: socket.
     fault_points.reach("spawn")
     channel = Channel(end)
     channel.send({"stack": stack})
-    roles = {"actor": _act, "learner": _learn, "worker": _work, "target": _look_ahead, "compiler": _compile}
-    work = roles[kind](policy, index, life, plan, channel)
 
-    def profiled_work() -> None:
+    def work() -> None:
         with profiled(name, plan.folder, plan.config.local.profile):
-            work()
+            if kind == "actor":
+                ActorProcess(plan, index, life, channel).run()
+            elif kind == "learner":
+                keep_memory()
+                LearnerProcess(plan, plan.policies[policy], life, channel).run()
+            else:
+                others = {"worker": _compute_gradients, "target": _compute_targets, "compiler": _compile}
+                others[kind](plan, policy, index, channel)
 
-    run_role(channel, profiled_work)
-
-
-def _act(policy: int, index: int, life: int, plan: Plan, channel: Channel) -> Work:
-    return lambda: ActorProcess(plan, index, life, channel).run()
-
-
-def _learn(policy: int, index: int, life: int, plan: Plan, channel: Channel) -> Work:
-    def work() -> None:
-        keep_memory()
-        LearnerProcess(plan, plan.policies[policy], life, channel).run()
-
-    return work
+    run_role(channel, work)
 
 
-def _work(policy: int, index: int, life: int, plan: Plan, channel: Channel) -> Work:
-    """Works out the gradient of its share of each batch."""
-
-    def work() -> None:
-        own = plan.policies[policy]
-        assert own.workers is not None
-        keep_memory()
-        torch.set_num_threads(own.form.threads)
-        update = build_update(own, own.placing.workers[index] if own.workers.is_apart else own.device)
-        work_for_gradients(own.workers, index, update, lambda: False, lambda note: channel.send({"note": note}))
-
-    return work
+def _compute_gradients(plan: Plan, policy: int, index: int, channel: Channel) -> None:
+    """Computes the gradient of this worker's share of each batch."""
+    own = plan.policies[policy]
+    assert own.workers is not None
+    keep_memory()
+    torch.set_num_threads(own.form.threads)
+    update = build_update(own, own.placing.workers[index] if own.workers.is_apart else own.device)
+    work_for_gradients(own.workers, index, update, lambda: False, lambda note: channel.send({"note": note}))
 
 
-def _look_ahead(policy: int, index: int, life: int, plan: Plan, channel: Channel) -> Work:
-    """Works out what the target network says of the learner's next batches.
+def _compute_targets(plan: Plan, policy: int, index: int, channel: Channel) -> None:
+    """Computes the target values of the learner's next batches.
 
-    It is killed at the end of a run, unless its profile is to be written: then it leaves the learner's last updates to the learner.
+    The supervisor kills it at the end of a run. With local.profile it ends itself after the last step, to write its profile.
     """
+    counts, targets = plan.counts, plan.policies[policy].targets
+    assert targets is not None
 
     def is_stopping() -> bool:
-        if not plan.config.local.profile:
-            return False
-        return plan.counts.steps >= plan.config.steps or plan.counts.is_stopping
+        return plan.config.local.profile and (counts.steps >= plan.config.steps or counts.is_stopping)
 
-    def work() -> None:
-        targets = plan.policies[policy].targets
-        assert targets is not None
-        torch.set_num_threads(1)
-        work_ahead(targets, load(Path(targets.package)), is_stopping)
-
-    return work
+    torch.set_num_threads(1)
+    work_ahead(targets, load(Path(targets.package)), is_stopping)
 
 
-def _compile(policy: int, index: int, life: int, plan: Plan, channel: Channel) -> Work:
-    """Compiles a learner's update into a package on the disk; the learner's own process goes on training meanwhile.
-
-    With index ONLY_FOUND it takes what was compiled before, or nothing.
-    """
-
-    def work() -> None:
-        own = plan.policies[policy]
-        torch.set_num_threads(own.form.threads)
-        learner = build_learner(plan, own)
-        update, example = learner.update, learner.memory.example()
-        try:
-            paths = update.packaged(*example) if index == ONLY_FOUND else update.package(*example)
-            channel.send({"package": None if paths is None else [str(path) for path in paths]})
-        finally:
-            learner.close()
-
-    return work
+def _compile(plan: Plan, policy: int, index: int, channel: Channel) -> None:
+    """Compiles a learner's update into a package on disk, while the learner trains on."""
+    own = plan.policies[policy]
+    torch.set_num_threads(own.form.threads)
+    learner = build_learner(plan, own)
+    update, example = learner.update, learner.memory.example()
+    try:
+        paths = update.packaged(*example) if index == ONLY_FIND else update.package(*example)
+        channel.send({"package": None if paths is None else [str(path) for path in paths]})
+    finally:
+        learner.close()
 
 
 @dataclass
 class Trouble:
-    """Why a role ended: what is told, and what the run makes of it."""
+    """Why a role failed. If `is_final`, a restart would fail the same way."""
 
     kind: str
     text: str
@@ -129,9 +105,9 @@ class Trouble:
 
     @classmethod
     def of(cls, error: BaseException) -> Trouble:
-        """A mistake of the user, a breach of the env's contract or a divergence would come again; whatever else happened may not."""
+        """Wrong settings, an env that breaks its contract and a divergence come again after a restart; other errors may not."""
         broke_contract = isinstance(error, EnvError) and error.__cause__ is None
-        # Of our own errors the message says all; the lines of the user's code are those of its cause.
+        # The message of our own errors is enough; the traceback of the user's code belongs to the cause.
         shown = error.__cause__ if isinstance(error, FreewheelError) else error
         return cls(
             type(error).__name__,
@@ -141,13 +117,13 @@ class Trouble:
         )
 
     def error(self, who: str) -> FreewheelError:
-        """As it is raised where the user sees it."""
+        """The error that the supervisor raises."""
         kinds = {"ConfigError": ConfigError, "EnvError": EnvError, "Diverged": Diverged}
         return kinds.get(self.kind, RoleLost)(self.text if self.kind in kinds else f"{who}: {self.kind}: {self.text}")
 
 
 def run_role(channel: Channel, work: Callable[[], None]) -> None:
-    """Works; what goes wrong is told to the supervisor, and the exit code says whether another start makes sense."""
+    """Sends errors to the supervisor. The exit code says whether a restart may help."""
     code = 0
     try:
         work()
@@ -160,4 +136,4 @@ def run_role(channel: Channel, work: Callable[[], None]) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os._exit(code)  # nothing that an env left running may hold the process
+    os._exit(code)  # threads that an env left running must not keep the process alive

@@ -1,4 +1,4 @@
-"""Which roles a run has and how they share cores and lanes: chosen before anything starts, with the reason."""
+"""The layout of a run: its processes, and how they share cores and lanes. Chosen before anything starts, with the reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from freewheel.config import Config, find_algo
 
-# CartPole on two cores: with 32 lanes each two actors of ppo gave 7-19 % more rows than one, with 4 each as many.
+# CartPole on two cores: with 32 lanes each, two actors of ppo gave 7-19 % more rows than one; with 4 each, as many.
 LANES_WORTH_AN_ACTOR = 16
 
 
@@ -15,7 +15,7 @@ LANES_WORTH_AN_ACTOR = 16
 class Layout:
     """Processes, lanes and threads of a run. `learner_workers` 0 is measured at the start.
 
-    In `sequential` the one process is both actor and learner, with the learner's threads.
+    In `sequential` one process is both actor and learner, with the learner's threads.
     """
 
     runtime: Literal["local", "sequential"]
@@ -29,45 +29,41 @@ class Layout:
 def choose(config: Config, cores: int) -> Layout:
     """The layout of these settings on so many cores."""
     lanes, threads = config.world.lanes, config.learner.threads or 1
-    if config.runtime == "sequential" or (
-        config.runtime == "auto" and (cores < 2 or find_algo(config.algo).is_lockstep)
-    ):
-        return Layout("sequential", 1, (lanes,), 1, {"actor": threads, "learner": threads}, _why_sequential(config))
-    is_pool = config.world.kind == "pool"  # whose workers keep the cores busy: one actor serves them all
-    own = config.local.actors or (1 if is_pool else max(1, cores - (0 if _rests(config, cores) else 1)))
-    actors = min(own, lanes)
+    is_lockstep = find_algo(config.algo).is_lockstep
+    if config.runtime == "sequential" or (config.runtime == "auto" and (cores < 2 or is_lockstep)):
+        reason = _why_sequential(config, is_lockstep)
+        return Layout("sequential", 1, (lanes,), 1, {"actor": threads, "learner": threads}, reason)
+    asked, actors = config.local.actors, cores - 1
+    if config.world.kind == "pool" or cores < 2:  # the workers of a pool keep the cores busy: one actor serves them all
+        actors = 1
+    elif is_lockstep and lanes >= LANES_WORTH_AN_ACTOR * cores:  # the learner sleeps while actors act
+        actors = cores
+    actors = min(asked or actors, lanes)
+    reason = f"{_why_local(config, cores)}; {_why_actors(config, cores, actors)}."
     return Layout(
-        "local",
-        actors,
-        split(lanes, actors),
-        config.learner.workers,
-        {"actor": 1, "learner": threads},
-        f"{_why_local(config, cores)}; {_why_actors(config, cores, actors)}.",
+        "local", actors, split(lanes, actors), config.learner.workers, {"actor": 1, "learner": threads}, reason
     )
 
 
-def _rests(config: Config, cores: int) -> bool:
-    """Whether the learner sleeps while actors act, and they have lanes enough for one more of them to pay."""
-    return find_algo(config.algo).is_lockstep and config.world.lanes >= LANES_WORTH_AN_ACTOR * cores
-
-
 def split(lanes: int, actors: int) -> tuple[int, ...]:
-    """The lanes of each actor, as even as can be; the first ones have one more."""
+    """The lanes of each actor, as evenly as possible."""
     each, rest = divmod(lanes, actors)
     return tuple(each + (i < rest) for i in range(actors))
 
 
-def _why_sequential(config: Config) -> str:
+def _why_sequential(config: Config, is_lockstep: bool) -> str:
     if config.runtime == "sequential":
-        return "runtime=sequential was asked for; one process acts and learns in turn."
-    if find_algo(config.algo).is_lockstep:
-        return f"algo={config.algo} learns from what its own policy just did; one process acts and learns in turn."
-    return "There is 1 core, on which processes could only take turns; one process acts and learns in turn."
+        why = "runtime=sequential is set"
+    elif is_lockstep:
+        why = f"algo={config.algo} learns from what its current policy just did"
+    else:
+        why = "There is only 1 core"
+    return f"{why}; one process acts and learns in turn."
 
 
 def _why_local(config: Config, cores: int) -> str:
     if config.runtime == "local":
-        return "runtime=local was asked for" + (" although there is 1 core" if cores < 2 else "")
+        return "runtime=local is set" + (" although there is 1 core" if cores < 2 else "")
     return f"There are {cores} cores, so actors and learner run side by side"
 
 
@@ -76,11 +72,11 @@ def _why_actors(config: Config, cores: int, actors: int) -> str:
     if asked:
         if actors < asked:
             return f"of local.actors={asked} only {actors} have one of the {lanes} lanes"
-        return f"local.actors={asked} was asked for"
+        return f"local.actors={asked} is set"
     if config.world.kind == "pool":
         return "one actor serves the workers of its pool"
     if actors == cores > 1:
-        return "one actor per core, as the learner rests while they act"
+        return "one actor per core, because the learner sleeps while they act"
     if actors < cores - 1:
         return f"one actor for each of the {lanes} lanes"
     return "one actor shares the core with the learner" if cores < 2 else "one actor per core but the learner's"

@@ -1,4 +1,4 @@
-"""A learner's process: takes lessons, saves checkpoints beside the training, tells what it does."""
+"""A learner's process: takes lessons, saves checkpoints while it trains, reports what it does."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from freewheel.memory.counts import WAIT_S
 from freewheel.report.phases import COUNTERS, GAUGES, PHASES
 from freewheel.run import state
 from freewheel.run.build import build_learner
-from freewheel.run.channel import Channel, Message
+from freewheel.run.channel import Channel
 from freewheel.run.plan import FIRST_LEARNER, Plan, PolicyPlan
-from freewheel.run.worker_control import GradientWorkers
+from freewheel.run.worker_control import WorkerControl
 from freewheel.store.checkpoint import WriteFile, load_newest
+from freewheel.store.load import find_folder
 from freewheel.store.saver import Saver
 
 START, WAIT, CHECKPOINT, COMPILE, REPORT, STOP = (
@@ -32,23 +33,23 @@ REPORT_S = 0.5
 
 
 class LearnerProcess:
-    """One life of a policy's learner; it goes on from the run's newest checkpoint, if there is one."""
+    """One life of a policy's learner. It continues from the run's newest checkpoint, if there is one."""
 
     def __init__(self, plan: Plan, policy: PolicyPlan, life: int, channel: Channel) -> None:
         self.plan, self.policy, self.life, self.channel = plan, policy, life, channel
         self.page = plan.ledger.page(FIRST_LEARNER + policy.index)
-        self.page.enter(START)  # goes on with what the supervisor began when it asked for this process
+        self.page.enter(START)  # the supervisor began this phase when it started the process
         torch.set_num_threads(policy.form.threads)
         self.learner = build_learner(plan, policy, self.page)
         self.learner.memory.is_hurried = self._is_hurried
         self.counts = plan.counts.of(policy.index)
         self.saver = Saver(policy.checkpoints(plan), plan.config.checkpoint.keep)
         self.episodes: dict[str, Any] = {}
-        self.workers = GradientWorkers(self.learner, policy.workers, channel, self._may_wait, plan.config.local.stall_s)
-        # With compile=on the first update waits for the compiled form; the supervisor has it made.
+        self.workers = WorkerControl(self.learner, policy.workers, channel, self._may_wait, plan.config.local.stall_s)
+        # With compile=on the first update waits until the supervisor's compiler is done.
         self.waits_for_package = policy.config.learner.compile == "on"
         self._comparison = Comparison(policy.form_key)
-        self._report_due, self._has_told = 0.0, False
+        self._report_due, self._has_reported = 0.0, False
         self._counted: dict[str, int] = {}
 
     def run(self) -> None:
@@ -58,13 +59,13 @@ class LearnerProcess:
             self.page.enter(CHECKPOINT)
             files = self._last_files()
             if files and self._is_hurried():
-                self._save_now()  # first: a large replay may not be on the disk in time
+                self._save_now()  # first: there may be no time to write a large replay
             self._save_now(files)
             self.page.enter(STOP)
         except RoleLost:
-            raise  # the run's folder may be another's by now
+            raise  # another process may use the run's folder by now
         except Exception:
-            # What was learned is kept, whatever went wrong: a step that is not finite was not carried out.
+            # Keeps what was learned: an update that is not finite was not applied.
             if self.saver.newest_step < self.plan.counts.steps:
                 self._save_now()
             raise
@@ -79,15 +80,15 @@ class LearnerProcess:
         learner.begin(is_again=self.life > 0)
         while True:
             page.count(BEATS, 1)
-            is_over = counts.is_over  # looked at first: what came before the end is learned from
+            is_over = counts.is_over  # read first: rows from before the end are learned from
             if is_over:
-                self.waits_for_package = False  # what is due yet is not worth the wait
+                self.waits_for_package = False  # the last updates are not worth the wait
             if self.waits_for_package:
                 page.enter(COMPILE)
                 if self.channel.wait(WAIT_S):
                     self._read_commands()
             elif is_over and self._is_hurried() and learner.memory.is_always_saved:
-                break  # rollouts that are complete are collected anew when the run goes on
+                break  # complete rollouts are collected again when the run is resumed
             elif learner.turn():
                 self._compare()
             elif is_over:
@@ -100,11 +101,11 @@ class LearnerProcess:
         self.workers.close()
 
     def _is_hurried(self) -> bool:
-        """Somebody has ended the run before its time and waits."""
+        """The run was interrupted before its last step."""
         return self.plan.counts.is_stopping and self.plan.counts.steps < self.plan.config.steps
 
     def _compare(self) -> None:
-        """Compiled updates with the eager ones before them: whichever is faster goes on, and is remembered."""
+        """Compares compiled with eager updates. The faster ones stay, and the machine's cache keeps the result."""
         choice = self._comparison.add(self.learner.update_s, self.learner.update.is_compiled)
         if choice is None:
             return
@@ -116,35 +117,33 @@ class LearnerProcess:
         self.channel.send({"note": choice.reason})
 
     def _may_wait(self) -> bool:
-        """For another worker in place of one that died: the supervisor starts one, unless it is about to end the run."""
+        """Whether the supervisor replaces a dead worker: not when it is about to end the run."""
         self.page.count(BEATS, 1)
         return not self.plan.counts.is_stopping
 
     def _resume(self) -> None:
-        """From the newest whole checkpoint, if there is one; told where the user has not heard it before."""
+        """From the newest complete checkpoint, if there is one. Reported after a restart only."""
+        who = self.plan.role_name("learner", self.policy.index, 0)
         try:
-            checkpoint = load_newest(state.newest_folder(self.plan, self.policy))
+            checkpoint = load_newest(find_folder(self.plan.checkpoints, self.policy.name))
             state.restore_learner(self.policy, self.learner, checkpoint)
             self.saver.newest_step = checkpoint.step
-            notes = [*checkpoint.warnings, f"{self._who()} goes on from {checkpoint.path.name}."]
+            notes = [*checkpoint.warnings, f"{who} continues from {checkpoint.path.name}."]
         except CheckpointError as error:
-            notes = [f"{self._who()} begins with new weights: {error}"]
+            notes = [f"{who} begins with new weights: {error}"]
         for note in notes if self.life else ():
             self.channel.send({"note": note})
 
-    def _who(self) -> str:
-        return f"The learner of {self.policy.name}" if self.policy.name else "The learner"
-
     def _between_lessons(self) -> None:
-        """A checkpoint when one is due, by a thread of its own; what there is to tell."""
+        """Starts a checkpoint in another thread when one is due; reports now and then."""
         every, steps = self.plan.config.checkpoint.every_steps, self.plan.counts.steps
         if every and steps // every > self.saver.newest_step // every and not self.saver.is_busy:
             self.page.enter(CHECKPOINT)
             self.saver.start(*self._gathered())
         now = time.monotonic()
-        is_first = self.learner.last is not None and not self._has_told  # a short run is over before the next time
+        is_first = self.learner.last is not None and not self._has_reported  # a short run ends before the next report
         if now >= self._report_due or is_first:
-            self._has_told = self.learner.last is not None
+            self._has_reported = self.learner.last is not None
             self._report_due = now + REPORT_S
             self.page.enter(REPORT)
             self._read_commands()
@@ -163,11 +162,11 @@ class LearnerProcess:
             "episodes": self.episodes,
         }
         if self.learner.memory.is_always_saved:
-            found |= self.learner.memory.state()  # rows that could not be learned from are counted there
+            found |= self.learner.memory.state()  # counts rows that were lost to training
         return steps, tensors, found
 
     def _last_files(self) -> dict[str, WriteFile]:
-        """The replay: only at the end nobody writes the lanes any more."""
+        """The replay: only at the end does no actor write the lanes."""
         memory = self.learner.memory
         if not self.plan.config.checkpoint.replay or memory.is_always_saved:
             return {}
@@ -180,13 +179,10 @@ class LearnerProcess:
 
     def _read_commands(self) -> None:
         for command in self.channel.commands():
-            self._obey(command)
-
-    def _obey(self, command: Message) -> None:
-        if "episodes" in command:
-            self.episodes = command["episodes"][self.policy.index]
-        if "adopt" in command:
-            self._adopt(command["adopt"])
+            if "episodes" in command:
+                self.episodes = command["episodes"][self.policy.index]
+            if "adopt" in command:
+                self._adopt(command["adopt"])
 
     def _adopt(self, paths: list[str] | None) -> None:
         self.waits_for_package = False
@@ -198,7 +194,7 @@ class LearnerProcess:
             self.learner.update.adopt([Path(path) for path in paths])
         except (FreewheelError, RuntimeError, OSError) as error:
             self.channel.send(
-                {"note": f"The compiled update could not be loaded ({error}). Training goes on with eager updates."}
+                {"note": f"The compiled update could not be loaded ({error}). Training continues with eager updates."}
             )
             self.workers.go_on()
             return
@@ -207,8 +203,8 @@ class LearnerProcess:
         self.channel.send({"compiled": True})
 
     def _tell_saved(self) -> None:
-        for told in self.saver.finished():
-            self.channel.send(told)
+        for message in self.saver.finished():
+            self.channel.send(message)
 
     def _report(self) -> None:
         learner, page = self.learner, self.page

@@ -1,4 +1,4 @@
-"""The plan of a run: what every role is given. Settings, and for each policy its spaces and the shared memory that joins its roles."""
+"""The plan of a run, which every role gets: the settings, and for each policy its spaces and the shared memory between its roles."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from freewheel.report.ledger import Ledger
 from freewheel.report.phases import new_ledger
 from freewheel.run.layout import Layout
 from freewheel.spec import RowSpec
+from freewheel.store.checkpoint import Checkpoint
+from freewheel.store.folder import RunFolder
 from freewheel.weights.board import Board
 from freewheel.worlds.world import Group
 
@@ -34,12 +36,32 @@ SUPERVISOR, FIRST_LEARNER = 0, 1
 
 
 @dataclass
+class Setup:
+    """What a run is made from. `given` has the settings that the user gave, `policies` the settings of several policies by name."""
+
+    config: Config
+    env: Any
+    layout: Layout
+    body: Any = None
+    loss: Any = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    policies: Mapping[str, Config] | None = None
+    folder: RunFolder | None = None  # of a resumed run
+    checkpoint: Checkpoint | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def configs(self) -> Mapping[str, Config]:
+        """The settings of each policy; a single policy has the name ""."""
+        return self.policies or {"": self.config}
+
+
+@dataclass
 class PolicyPlan:
-    """One policy: its settings, the group of the world that it plays, its rows, its weights. `name` is "" where it is the only one."""
+    """One policy: its settings, rows and weights. It plays the world's group `index`; a single policy has the name ""."""
 
     name: str
     index: int
-    group: int
     config: Any  # the settings of its algorithm
     spaces: Spaces
     lanes_per_copy: int
@@ -47,19 +69,19 @@ class PolicyPlan:
     board: Board
     dials: Dials
     bootstraps: Bootstraps | None
-    updates_per_step: float  # of the whole run, of which a policy among several takes the share of its lanes
+    updates_per_step: float  # per step of the whole run, all policies together
     body: Any = None
     loss: Any = None
-    pace_state: dict[str, Any] = field(default_factory=dict)  # where a resumed run counts from
+    pace_state: dict[str, Any] = field(default_factory=dict)  # the counts at which a run was resumed
     form: Form = field(default_factory=Form)
-    form_key: str = ""  # under which more is remembered of the form
+    form_key: str = ""  # of the form in the machine's cache
     device: str = "cpu"  # of the learner
     placing: Placing = field(default_factory=lambda: Placing(("cpu",), ()))
     workers: WorkersMemory | None = None
     targets: TargetValues | None = None
 
     def algo(self) -> Any:
-        """The algorithm with its network; first weights are the same in every process."""
+        """The algorithm with its network. The initial weights are the same in every process."""
         return make_algo(self.config, self.spaces, self.name, self.body, self.loss)
 
     def seed(self, stream: str) -> int:
@@ -69,23 +91,23 @@ class PolicyPlan:
         return find_algo(self.config.algo)
 
     def num_updates(self, steps: int) -> float:
-        """That so many steps make due."""
+        """Updates that are due after `steps` steps of the run."""
         return steps * self.updates_per_step
 
     def set_dial(self, name: str, value: float | None, counts: Counts) -> None:
         has = self.algo_class().dials
         if name not in has:
             raise ConfigError(f"algo={self.config.algo} has no dial {name!r}; it has {', '.join(has)}.")
-        if value != self.dials.value(name):  # a callback may say the same at every step
+        if value != self.dials.value(name):  # a callback may set the same value at every step
             self.dials.set(name, value, (counts.steps, counts.updates))
 
     @property
     def prefix(self) -> str:
-        """Of its names in checkpoints and logs: a sole policy has none."""
+        """Comes before its names in checkpoints and logs. Empty for a single policy."""
         return f"{self.name}/" if self.name else ""
 
     def checkpoints(self, plan: Plan) -> Path:
-        """Where its learner's process saves it: in the run's own folder, or where there are several, in one of its own."""
+        """Where its learner's process saves: the run's folder of checkpoints, with several policies a subfolder each."""
         return plan.checkpoints / self.name if self.name else plan.checkpoints
 
     def own_lanes(self, copies: range) -> range:
@@ -95,7 +117,7 @@ class PolicyPlan:
 
 @dataclass
 class Plan:
-    """Goes to a child process as an argument. Shared memory belongs to the supervisor and outlives every role."""
+    """A child process gets it as an argument. The supervisor owns the shared memory, which outlives every role."""
 
     config: Config
     env: Any
@@ -104,13 +126,11 @@ class Plan:
     counts: RunCounts
     ledger: Ledger
     checkpoints: Path = field(default_factory=Path)
-    began_s: float = field(
-        default_factory=time.monotonic
-    )  # of the run, on the monotonic clock that all processes share
+    began_s: float = field(default_factory=time.monotonic)  # all processes share this clock
     parent: int = field(default_factory=os.getpid)
     owner: str = field(default_factory=owner_id)
     notes: list[str] = field(default_factory=list)  # what was chosen, and why
-    resumed_at: int = 0  # steps of the run's earlier life
+    resumed_at: int = 0  # the step at which the run was resumed
 
     @property
     def folder(self) -> Path:
@@ -118,7 +138,7 @@ class Plan:
 
     @property
     def first_actor(self) -> int:
-        """Its page in the ledger; those of the other actors follow."""
+        """The ledger page of the first actor; the other actors follow."""
         return FIRST_LEARNER + len(self.policies)
 
     def copies_of(self, actor: int) -> range:
@@ -127,74 +147,58 @@ class Plan:
         return range(first, first + self.layout.lanes_per_actor[actor])
 
     def role_name(self, kind: str, policy: int, index: int) -> str:
-        """`actor-0`, `learner`, `worker-1`; where there are several policies with the name of theirs: `learner-red`."""
+        """`actor-0`, `learner`, `worker-1`; with several policies also the policy's name: `learner-red`."""
         own = self.policies[policy].name if kind != "actor" else ""
         parts = [kind, own, str(index) if kind in ("actor", "worker") else ""]
         return "-".join(part for part in parts if part)
 
     def given(self) -> list[Any]:
-        """What the user handed over as objects."""
+        """The objects that the user passed."""
         return [self.env, *(thing for policy in self.policies for thing in (policy.body, policy.loss))]
 
 
-def make_plan(
-    config: Config,
-    env: Any,
-    layout: Layout,
-    groups: Sequence[Group],
-    *,
-    body: Any = None,
-    loss: Any = None,
-    policies: Mapping[str, Config] | None = None,
-) -> Plan:
-    """Shared memory for every policy; what cannot work is refused before anything starts.
-
-    `policies` are the settings of several policies, by the names of the groups that they play.
-    """
-    if loss is not None and not find_algo(config.algo).takes_loss:
-        raise ConfigError(f"algo={config.algo} has its own loss: leave loss= out.")
-    _check_groups(groups, policies)
-    own = [config] if policies is None else [policies[group.name] for group in groups]
-    actors = layout.actors if layout.runtime == "local" else 0
-    plan = Plan(config, env, layout, [], RunCounts(len(own)), new_ledger(FIRST_LEARNER + len(own) + actors, len(own)))
+def make_plan(setup: Setup, groups: Sequence[Group]) -> Plan:
+    """Shared memory for the policy of each group. Refuses what cannot work before anything starts."""
+    config, layout, policies = setup.config, setup.layout, setup.policies
+    if setup.loss is not None and not find_algo(config.algo).takes_loss:
+        raise ConfigError(f"algo={config.algo} has its own loss. Leave loss= out.")
+    names = [group.name for group in groups]
+    if policies is None and len(groups) > 1:
+        raise ConfigError(f"the world has the groups {', '.join(names)}; each needs a policy. Give policies= for them.")
+    if policies is not None and sorted(policies) != sorted(names):
+        raise ConfigError(
+            f"policies= has settings for {', '.join(policies)}, but the world has the groups {', '.join(names)}. "
+            "Use the same names."
+        )
+    num_pages = FIRST_LEARNER + len(groups) + (layout.actors if layout.runtime == "local" else 0)
+    plan = Plan(config, setup.env, layout, [], RunCounts(len(groups)), new_ledger(num_pages, len(groups)))
     all_lanes = sum(group.num_lanes for group in groups)
-    for index, (group, settings) in enumerate(zip(groups, own, strict=True)):
+    for group in groups:
         name = "" if policies is None else group.name
-        plan.policies.append(_plan_policy(plan, index, group, settings, name, body, loss))
-        plan.policies[-1].updates_per_step *= group.num_lanes / all_lanes
+        plan.policies.append(_plan_policy(plan, setup, group, name, group.num_lanes / all_lanes))
     return plan
 
 
-def _check_groups(groups: Sequence[Group], policies: Mapping[str, Config] | None) -> None:
-    names = [group.name for group in groups]
-    if policies is None and len(groups) > 1:
-        raise ConfigError(f"the world has the groups {', '.join(names)}: each needs a policy. Give policies= for them.")
-    if policies is not None and sorted(policies) != sorted(names):
-        raise ConfigError(
-            f"policies are given for {', '.join(policies)}, and the world has the groups {', '.join(names)}."
-        )
-
-
-def _plan_policy(plan: Plan, index: int, group: Group, config: Any, name: str, body: Any, loss: Any) -> PolicyPlan:
-    is_local = plan.layout.runtime == "local"
-    copies = plan.config.world.lanes if group.num_lanes % plan.config.world.lanes == 0 else group.num_lanes
-    spaces = Spaces(group.obs_space, group.action_space, group.num_lanes)
-    algo = make_algo(config, spaces, name, body, loss)
+def _plan_policy(plan: Plan, setup: Setup, group: Group, name: str, share: float) -> PolicyPlan:
+    """`share` is the policy's share of all lanes."""
+    num_lanes, num_copies = group.num_lanes, plan.config.world.lanes
+    config = setup.configs[name]
+    spaces = Spaces(group.obs_space, group.action_space, num_lanes)
+    algo = make_algo(config, spaces, name, setup.body, setup.loss)
     spec = RowSpec.of(group.obs_space, group.action_space, algo.extra)
-    algo.refuse_memory(spec, group.num_lanes)
-    algo.updates_together()  # refuses what does not go together
+    algo.refuse_memory(spec, num_lanes)
+    algo.updates_together()  # refuses settings that exclude each other
     return PolicyPlan(
         name,
-        index,
-        index,
+        len(plan.policies),
         config,
         spaces,
-        group.num_lanes // copies,
-        Lanes(spec, group.num_lanes, algo.lane_rows(group.num_lanes, is_local)),
+        num_lanes // num_copies if num_lanes % num_copies == 0 else 1,
+        Lanes(spec, num_lanes, algo.lane_rows(num_lanes, plan.layout.runtime == "local")),
         Board(Flat(algo.net).size * 4),
         Dials(),
-        Bootstraps(group.num_lanes) if algo.needs_bootstraps else None,
-        algo.num_updates(10**9) / 10**9,
-        body,
-        loss,
+        Bootstraps(num_lanes) if algo.needs_bootstraps else None,
+        algo.num_updates(10**9) / 10**9 * share,
+        setup.body,
+        setup.loss,
     )

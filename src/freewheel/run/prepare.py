@@ -1,10 +1,10 @@
-"""The settings of a run that begins or goes on, and the runtime that they mean here. What cannot work is refused."""
+"""Settings of a new or a resumed run, and the runtime that they mean here. Refuses what cannot work."""
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,13 @@ from freewheel.machine.cores import num_cores
 from freewheel.machine.picklable import cannot_leave
 from freewheel.nets.custom import GIVEN
 from freewheel.nets.inputs import is_image
-from freewheel.run.layout import Layout, choose
-from freewheel.run.plan import Plan
-from freewheel.run.state import load_run
-from freewheel.store.checkpoint import Checkpoint
-from freewheel.store.folder import DEFAULT_ROOT, RunFolder, open_run
+from freewheel.run.layout import choose
+from freewheel.run.plan import Plan, Setup
+from freewheel.store.folder import DEFAULT_ROOT, open_run
+from freewheel.store.load import load_run
 from freewheel.worlds.make import env_name
 
-# A resumed run may change these: they say how long and how it is told, not what is learned.
+# A resumed run may change these: they affect how long it runs and what it reports, not what it learns.
 MAY_CHANGE = (
     "steps",
     "eval_episodes",
@@ -42,38 +41,19 @@ MAY_CHANGE = (
 )
 # Settings that several policies share.
 OF_THE_RUN = ("steps", "seed", "runtime", "world.", "log.", "checkpoint.", "eval_episodes", "local.actors", "local.pin")
-
-NO_EVALUATION = "no evaluation of a VectorEnv object, whose episodes are those of the training: give the env's id or a function that makes it"
-
-
+NO_EVALUATION = "a VectorEnv object cannot be evaluated, because training is in the middle of its episodes. Give the env's id or a function that makes it."
 SINK_HINT = "Name a function or class that takes (folder, config) and returns a log."
-
-
-@dataclass
-class Prepared:
-    """What a run is made from."""
-
-    config: Config
-    env: Any
-    layout: Layout
-    body: Any
-    loss: Any
-    given: Mapping[str, Any]
-    policies: Mapping[str, Config] | None = None
-    folder: RunFolder | None = None  # of a run that goes on
-    checkpoint: Checkpoint | None = None
-    notes: list[str] = field(default_factory=list)
 
 
 def prepare_new(
     env: Any,
     given: dict[str, Any],
     preset: str,
-    body: Any,
-    loss: Any,
+    body: Any = None,
+    loss: Any = None,
     policies: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Prepared:
-    """`policies` are settings by name, each beside those of the run."""
+) -> Setup:
+    """`policies` has settings by the name of each policy, which go before the settings of the run."""
     if env is None:
         raise ConfigError(
             "train() needs an env: a Gymnasium id, module:function, a function that makes an env, or an env."
@@ -83,53 +63,57 @@ def prepare_new(
     lanes = lanes_of(env)
     if lanes is not None and given.setdefault("world.lanes", lanes) != lanes:
         raise ConfigError(
-            f"{env_name(env)} is an env object with {lanes} lanes of its own, not world.lanes={given['world.lanes']}. "
-            "Leave that out, or give the env's id or a function that makes it."
+            f"{env_name(env)} is an env object with {lanes} lanes, but world.lanes={given['world.lanes']}. "
+            "Leave world.lanes out, or give the env's id or a function that makes it."
         )
     if policies is None:
         config, own = assemble(env_name(env), given, preset), None
+    elif body is not None or loss is not None:
+        raise ConfigError(
+            "body= and loss= need a run with one policy. Name a network by net.body in a policy's settings."
+        )
     else:
-        own = _assemble_policies(env_name(env), given, preset, policies, [body, loss])
+        own = _assemble_policies(env_name(env), given, preset, policies)
         config = next(iter(own.values()))
-    return _arranged(Prepared(config, env, choose(config, num_cores()), body, loss, given, own), "runtime" in given)
+    return _with_runtime(Setup(config, env, choose(config, num_cores()), body, loss, given, own), "runtime" in given)
 
 
 def _assemble_policies(
-    env: str, given: Mapping[str, Any], preset: str, policies: Mapping[str, Mapping[str, Any]], objects: Sequence[Any]
+    env: str, given: Mapping[str, Any], preset: str, policies: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Config]:
-    """The settings of several policies: those of the run as far as each has a use for them, and its own."""
+    """The settings of each policy: its own, and those of the run that its algorithm uses."""
     if not policies:
-        raise ConfigError("policies= is empty: it has settings for each group of the world, by the group's name.")
-    if any(thing is not None for thing in objects):
-        raise ConfigError(
-            "body= and loss= are for a run of one policy. Name a network by net.body in a policy's settings."
-        )
+        raise ConfigError("policies= is empty. Give settings for each group of the world, by the group's name.")
     found, used = {}, set[str]()
     for name, own in policies.items():
         if wrong := [key for key in own if key.startswith(OF_THE_RUN)]:
             raise ConfigError(
                 f"{wrong[0]} is given for the policy {name!r}, but holds for the whole run. Give it in settings=."
             )
-        shared = {key: value for key, value in given.items() if key not in own}
-        useful = known(find_algo(str(own.get("algo", given.get("algo", "dqn")))).Settings)
-        shared = {key: value for key, value in shared.items() if key in useful}
+        shared = _known_to(own.get("algo", given.get("algo", "dqn")), {k: v for k, v in given.items() if k not in own})
         without = unused(assemble(env, {**shared, **own}, preset, refuses=False))
-        shared = {key: value for key, value in shared.items() if key not in without}
-        found[name] = assemble(env, {**shared, **own}, preset)
-        used |= {*shared, *own}
+        own = {**{key: value for key, value in shared.items() if key not in without}, **own}
+        found[name] = assemble(env, own, preset)
+        used |= {*own}
     for key in given:
         if key not in used:
-            raise ConfigError(f"{key} was given, but has no effect: no policy has a use for it. Leave it out.")
+            raise ConfigError(f"{key} was given, but has no effect: no policy uses it. Leave it out.")
     return found
 
 
-def prepare_resumed(env: Any, given: dict[str, Any], resume: str | Path, body: Any, loss: Any) -> Prepared:
-    """A run that goes on with its own settings; few of them may change."""
+def _known_to(algo: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that an algorithm has."""
+    names = known(find_algo(str(algo)).Settings)
+    return {name: value for name, value in given.items() if name in names}
+
+
+def prepare_resumed(env: Any, given: dict[str, Any], resume: str | Path, body: Any = None, loss: Any = None) -> Setup:
+    """A run that is resumed with its own settings; few of them may change."""
     for name in given:
         if not name.startswith(MAY_CHANGE):
             raise ConfigError(
-                f"{name} was given with a run to resume, whose own setting holds. Those that may change: "
-                f"{', '.join(MAY_CHANGE)}. Start a new run for the others."
+                f"{name} was given, but a resumed run keeps its own. These settings may change: {', '.join(MAY_CHANGE)}. "
+                "Start a new run to change others."
             )
     folder = open_run(resume, Path(given.get("log.folder", DEFAULT_ROOT)))
     saved = folder.config()
@@ -138,63 +122,60 @@ def prepare_resumed(env: Any, given: dict[str, Any], resume: str | Path, body: A
     if own is None:
         config = from_dict(saved, given)
     else:
-        policies = {name: from_dict(each, _for_policy(each, given)) for name, each in own.items()}
+        policies = {name: from_dict(each, _used_by(each, given)) for name, each in own.items()}
         config = next(iter(policies.values()))
     checkpoint = load_run(folder.checkpoints, list(own or ()))
     if checkpoint.state["steps"] >= config.steps:
         raise ConfigError(
             f"run {folder.name} has taken {checkpoint.state['steps']:,} of {config.steps:,} steps: there is nothing left to "
-            "do. Give more steps to go on."
+            "do. Give more steps to continue."
         )
     named = checkpoint.state.get("loss")
-    if (named is None) != (loss is None):
-        raise ConfigError(
-            f"run {folder.name} was trained with {'the loss of its algorithm' if named is None else f'a loss of yours ({named})'}: "
-            f"{'leave loss= out' if named is None else 'give it again as loss=...'}."
-        )
+    if named is None and loss is not None:
+        raise ConfigError(f"run {folder.name} was trained with the loss of its algorithm. Leave loss= out.")
+    if named is not None and loss is None:
+        raise ConfigError(f"run {folder.name} was trained with your loss {named}. Give it again as loss=...")
     env = config.env if env is None else env
     layout = choose(config, num_cores())
-    return _arranged(Prepared(config, env, layout, body, loss, given, policies, folder, checkpoint), is_bound=True)
+    return _with_runtime(Setup(config, env, layout, body, loss, given, policies, folder, checkpoint), is_required=True)
 
 
-def _for_policy(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given to a run that goes on, as far as one of its policies has a use for it."""
-    useful = known(find_algo(str(saved["algo"])).Settings)
-    changes = {name: value for name, value in given.items() if name in useful}
+def _used_by(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the settings that are given on resume, those that a policy with these saved settings uses."""
     without = unused(from_dict(saved))
-    return {name: value for name, value in changes.items() if name not in without}
+    return {name: value for name, value in _known_to(saved["algo"], given).items() if name not in without}
 
 
-def _arranged(prepared: Prepared, is_bound: bool) -> Prepared:
-    """With the runtime that the settings mean here. One that only a preset prefers is not `is_bound`: it gives way where it cannot be."""
+def _with_runtime(setup: Setup, is_required: bool) -> Setup:
+    """Chooses the runtime. A local runtime that is not `is_required` becomes sequential where local cannot work."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigError(
-            "train() was called while a process of a run was importing your script. Put what the script does under "
+            "train() was called while a process of the run was importing your script. Put the script's code under "
             "if __name__ == '__main__':, or set runtime='sequential'."
         )
-    config, layout = prepared.config, prepared.layout
+    config, layout = setup.config, setup.layout
     for name in config.log.sinks:
         find_name(name, SINK_HINT)
-    if layout.runtime == "local" and (hindrance := cannot_leave(prepared.env, prepared.body, prepared.loss)):
-        if config.runtime == "local" and is_bound:
+    if layout.runtime == "local" and (hindrance := cannot_leave(setup.env, setup.body, setup.loss)):
+        if config.runtime == "local" and is_required:
             raise ConfigError(
-                f"The local runtime starts other processes, and {hindrance}. Set runtime to sequential, or give it another way."
+                f"The local runtime starts other processes, and {hindrance}. Fix that, or set runtime to sequential."
             )
-        prepared.notes.append(f"Using the sequential runtime, because {hindrance}.")
+        setup.notes.append(f"Using the sequential runtime, because {hindrance}.")
         layout = choose(replace(config, runtime="sequential"), num_cores())
-    prepared.layout, prepared.config = layout, replace(config, runtime=layout.runtime)
-    if prepared.policies is not None:
-        prepared.policies = {n: replace(own, runtime=layout.runtime) for n, own in prepared.policies.items()}
-    refuse_sequential(prepared.config, prepared.given)
-    return prepared
+    setup.layout, setup.config = layout, replace(config, runtime=layout.runtime)
+    if setup.policies is not None:
+        setup.policies = {name: replace(own, runtime=layout.runtime) for name, own in setup.policies.items()}
+    refuse_sequential(setup.config, setup.given)
+    return setup
 
 
 def refuse_without_effect(plan: Plan, given: Mapping[str, Any]) -> None:
-    """`given` are the settings that the plan was made of."""
+    """Refuses given settings that have no effect with this env."""
     env = plan.env
     if len(plan.policies) > 1 and plan.config.log.clip_every_steps:
         raise ConfigError("log.clip_every_steps films one policy, and this run has several. Leave it out.")
-    # What one of several policies has no use for, another may need.
+    # What one of several policies does not use, another may need.
     for policy in plan.policies if len(plan.policies) == 1 else ():
         own = policy.config
         if own.net.body == "auto":
@@ -205,32 +186,32 @@ def refuse_without_effect(plan: Plan, given: Mapping[str, Any]) -> None:
                 raise ConfigError(f"{name} was given, but has no effect: {why}. Leave it out.")
     if given.get("log.clip_every_steps") and lanes_of(env) is not None:
         raise ConfigError(
-            f"log.clip_every_steps was given, but has no effect: {env_name(env)} is an env object, in which the training goes on, "
-            "and a clip needs one of its own. Give a function that makes one, or leave it out."
+            f"log.clip_every_steps was given, but has no effect: {env_name(env)} is an env object that training uses, "
+            "and a clip needs its own env. Give a function that makes one, or leave the setting out."
         )
     for name in ("eval_episodes", "eval_sampled"):
         if given.get(name) and not can_evaluate(env):
-            raise ConfigError(f"{name}={given[name]} was given, but there is {NO_EVALUATION}.")
+            raise ConfigError(f"{name}={given[name]} was given, but {NO_EVALUATION}")
 
 
 def refuse_pool(plan: Plan, given: Mapping[str, Any]) -> None:
-    """Once the world is chosen: settings of a pool where there is none."""
+    """Refuses settings of a pool once another world is chosen."""
     if plan.config.world.kind == "pool":
         return
     for name in sorted(set(POOL_ONLY) & set(given)):
         raise ConfigError(
-            f"{name} was given, but has no effect: the world is no pool here ({' '.join(plan.notes[:1]) or 'a vector env'}). "
+            f"{name} was given, but has no effect: the world is not a pool ({' '.join(plan.notes[:1]) or 'a vector env'}). "
             "Leave it out, or set world.kind to pool."
         )
 
 
 def can_evaluate(env: Any) -> bool:
-    """A VectorEnv object goes on in the middle of training episodes: it cannot be evaluated on the side."""
+    """Not for a VectorEnv object: training is in the middle of its episodes."""
     return not hasattr(env, "num_envs") or isinstance(env, type)
 
 
 def lanes_of(env: Any) -> int | None:
-    """An env object serves one lane, a VectorEnv those it has; None where the settings decide."""
+    """The lanes of an env object: 1, or those of a VectorEnv. None where the settings decide."""
     if not hasattr(env, "step") or isinstance(env, type):
         return None
     return int(getattr(env, "num_envs", 1))

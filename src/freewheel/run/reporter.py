@@ -1,15 +1,19 @@
-"""What a run tells while it goes on: callbacks, logs, the progress line, and the status file."""
+"""What a run reports during training: callbacks, logs, the progress bar, and the status file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from freewheel.report.episodes import Episode
+from freewheel.report.ledger import Snapshot
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
+from freewheel.report.usage import Usage, infer_ms
 from freewheel.run.callback import Callback, Moment
+from freewheel.run.plan import PolicyPlan
 from freewheel.store.checkpoint import Checkpoint
 
 EVENTS = ("on_step", "on_episode", "on_update", "on_checkpoint")
@@ -17,7 +21,7 @@ STATUS_S = 2.0  # between two writes of the status file
 
 
 class Reporter:
-    """One for each run, whatever its runtime. `write_status` keeps the newest state where others look for it."""
+    """One per run, for every runtime. `write_status` writes the status file."""
 
     def __init__(
         self,
@@ -34,6 +38,7 @@ class Reporter:
         self._calls = {
             name: [getattr(callback, name) for callback in callbacks if _overrides(callback, name)] for name in EVENTS
         }
+        self.episodes: list[Episode] = []  # of the whole run, in order
         self._log_due = 0.0
         self._status_due = moment.seconds + STATUS_S
 
@@ -41,7 +46,7 @@ class Reporter:
         self.progress.note(text)
 
     def resume_at(self, checkpoint: Checkpoint) -> None:
-        """The run goes on where a checkpoint was."""
+        """The run continues from this checkpoint."""
         for warning in checkpoint.warnings:
             self.note(f"warning: {warning}")
         state = checkpoint.state
@@ -49,17 +54,18 @@ class Reporter:
         self._status_due = self.moment.seconds + STATUS_S
 
     def call(self, name: str, *given: Any) -> None:
-        """Tells the callbacks."""
+        """Calls a method of every callback that has its own."""
         for call in self._calls[name]:
             call(self.moment, *given)
 
     def episode(self, episode: Episode, policy: str = "") -> None:
         episode = replace(episode, policy=policy) if policy else episode
+        self.episodes.append(episode)
         self.sink.episode(episode)
         self.call("on_episode", episode)
 
     def is_due(self) -> bool:
-        """Whether the metrics are to be logged by now. The status file is kept fresh on the way, however seldom that is."""
+        """Whether metrics are due for the log. Also writes the status file when that is due."""
         seconds = self.moment.seconds
         if seconds >= self._status_due:
             self._status_due = seconds + STATUS_S
@@ -75,3 +81,33 @@ class Reporter:
 
 def _overrides(callback: Callback, name: str) -> bool:
     return getattr(getattr(callback, name), "__func__", None) is not getattr(Callback, name)
+
+
+def run_metrics(moment: Moment, usage: Usage, samples: float, actors: Sequence[Snapshot]) -> dict[str, float]:
+    """Metrics of the whole run, in every runtime."""
+    return {
+        "train/updates": float(moment.updates),
+        "train/seconds": moment.seconds,
+        **usage.metrics({"steps": moment.step, "updates": moment.updates, "samples": samples}),
+        **infer_ms(actors),
+    }
+
+
+def policy_metrics(
+    policy: PolicyPlan,
+    pace: Any,
+    epsilon: float | None,
+    return_mean: float | None,
+    learner: Mapping[str, float],
+    more: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, float]:
+    """Metrics of one policy, under its name where there are several."""
+    own: dict[str, float | None] = {
+        "train/ratio": pace.achieved(),
+        "train/epsilon": epsilon,
+        "train/return_mean": return_mean,
+        **more,
+        **{f"dial/{name}": value for name, value in policy.dials.state().items()},
+        **{f"learner/{name}": value for name, value in learner.items()},
+    }
+    return {f"{policy.prefix}{name}": value for name, value in own.items() if value is not None}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from freewheel.algos.make import seed_of
-from freewheel.config import Config
 from freewheel.errors import ConfigError
 from freewheel.learners.graph import seen_ahead
 from freewheel.learners.target_process import TargetValues
@@ -18,47 +15,34 @@ from freewheel.machine import precision
 from freewheel.machine.cores import num_cores
 from freewheel.machine.device import cuda_devices, pick_device, prepare
 from freewheel.machine.placement import place
+from freewheel.machine.process import start_forkserver
 from freewheel.machine.trial import Choice
 from freewheel.machine.update_form import settled_here
 from freewheel.nets.inputs import has_images
 from freewheel.run import update_trial
-from freewheel.run.build import build_learner, make_world_here
-from freewheel.run.layout import Layout, choose
+from freewheel.run.build import build_learner
+from freewheel.run.layout import choose
 from freewheel.run.local import Local
-from freewheel.run.plan import Plan, PolicyPlan, make_plan
-from freewheel.run.prepare import Prepared, refuse_pool, refuse_without_effect
+from freewheel.run.plan import Plan, PolicyPlan, Setup, make_plan
+from freewheel.run.prepare import refuse_pool, refuse_without_effect
 from freewheel.run.sequential import Sequential
 from freewheel.run.worker_control import make_workers
 from freewheel.worlds.make import make_world
 from freewheel.worlds.trial import choose_apart
-from freewheel.worlds.world import Group
-
-Policies = Mapping[str, Config] | None
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+from freewheel.worlds.world import Group, World
 
 
-def make_runtime(prepared: Prepared) -> Sequential | Local:
-    """Everything that a run needs, checked against each other; nothing is started yet."""
-    own = prepared
-    if own.layout.runtime == "local":
-        return Local(plan_local(own.config, own.env, own.layout, own.body, own.loss, own.policies, own.given))
-    return make_sequential(own.config, own.env, own.layout, own.body, own.loss, own.policies, own.given)
+def make_runtime(setup: Setup) -> Sequential | Local:
+    """Builds and checks everything that a run needs. Starts nothing yet."""
+    return Local(plan_local(setup)) if setup.layout.runtime == "local" else make_sequential(setup)
 
 
-def make_sequential(
-    config: Config,
-    env: Any,
-    layout: Layout,
-    body: Any = None,
-    loss: Any = None,
-    policies: Policies = None,
-    given: Mapping[str, Any] = NOTHING,
-) -> Sequential:
-    torch.set_num_threads(config.learner.threads or 1)
-    world = make_world_here(env, config)
+def make_sequential(setup: Setup) -> Sequential:
+    torch.set_num_threads(setup.config.learner.threads or 1)
+    world = _sequential_world(setup)
     try:
-        plan = make_plan(config, env, layout, world.groups, body=body, loss=loss, policies=policies)
-        refuse_without_effect(plan, given)
+        plan = make_plan(setup, world.groups)
+        refuse_without_effect(plan, setup.given)
         for policy in plan.policies:
             device = pick_device(policy.config.learner.device)
             prepare(device)
@@ -72,53 +56,51 @@ def make_sequential(
         raise
 
 
-def plan_local(
-    config: Config,
-    env: Any,
-    layout: Layout,
-    body: Any = None,
-    loss: Any = None,
-    policies: Policies = None,
-    given: Mapping[str, Any] = NOTHING,
-) -> Plan:
-    """Shared memory and all that the roles need; what cannot work is refused before any process starts."""
-    pick_device(config.learner.device)
-    pick_device(config.local.act_device, "local.act_device")
-    parts: dict[str, Any] = {"body": body, "loss": loss, "policies": policies}
-    plan = make_plan(config, env, layout, _groups(config, env, layout), **parts)
-    refuse_without_effect(plan, given)
-    settled, layout, why = settled_world(config, env, layout)
-    if settled != config:
-        del plan  # its shared memory goes before that of the next
-        plan = make_plan(settled, env, layout, _groups(settled, env, layout), **parts)
-    plan.notes += [why] if why else []
-    refuse_pool(plan, given)
+def _sequential_world(setup: Setup) -> World:
+    """A pool gives all lanes together, so that the run is repeatable."""
+    world = setup.config.world
+    if world.kind == "pool":
+        start_forkserver()  # loads what later roles need too
+        world = replace(world, min_ready=world.min_ready or world.lanes)
+    return make_world(setup.env, world, seed_of(setup.config, "world"))
+
+
+def plan_local(setup: Setup) -> Plan:
+    """Shared memory and everything that the roles need. Refuses what cannot work before any process starts."""
+    pick_device(setup.config.learner.device)
+    pick_device(setup.config.local.act_device, "local.act_device")
+    plan = make_plan(setup, _groups(setup))
+    refuse_without_effect(plan, setup.given)
+    settled, reason = settled_world(setup)
+    if settled.config != setup.config:
+        del plan  # frees its shared memory before the next plan takes some
+        plan = make_plan(settled, _groups(settled))
+    plan.notes += [reason] if reason else []
+    refuse_pool(plan, setup.given)
     for policy in plan.policies:
         _settle(plan, policy)
     return plan
 
 
-def settled_world(config: Config, env: Any, layout: Layout) -> tuple[Config, Layout, str]:
-    """The settings and the layout with the world that is best here, and why."""
-    choice = choose_apart(env, config.world, layout.actors, config.local.step_timeout_s)
+def settled_world(setup: Setup) -> tuple[Setup, str]:
+    """The setup with the fastest kind of world on this machine, and the reason for it."""
+    config = setup.config
+    choice = choose_apart(setup.env, config.world, setup.layout.actors, config.local.step_timeout_s)
     if not choice.reason:
-        return config, layout, ""
+        return setup, ""
     config = replace(config, world=choice.chosen)
-    return config, choose(config, num_cores()), choice.reason
+    return replace(setup, config=config, layout=choose(config, num_cores())), choice.reason
 
 
-def _groups(config: Config, env: Any, layout: Layout) -> list[Group]:
-    """Of all lanes. One env shows the spaces; a vector env may be made for its number of lanes alone."""
-    lanes = layout.lanes_per_actor[0] if config.world.kind == "vector" else 1
+def _groups(setup: Setup) -> list[Group]:
+    """The groups of all lanes together. One env shows the spaces; a vector env may only exist for its own number of lanes."""
+    config = setup.config
+    lanes = setup.layout.lanes_per_actor[0] if config.world.kind == "vector" else 1
     kind: Any = "inline" if config.world.kind == "pool" else config.world.kind
-    world = make_world(env, replace(config.world, lanes=lanes, kind=kind), seed_of(config, "probe"))
+    world = make_world(setup.env, replace(config.world, lanes=lanes, kind=kind), seed_of(config, "probe"))
     world.close()
-    return [_times(group, config.world.lanes / lanes) for group in world.groups]
-
-
-def _times(group: Group, share: float) -> Group:
-    """The group of so many times as many copies of the env."""
-    return replace(group, num_lanes=round(group.num_lanes * share))
+    share = config.world.lanes / lanes
+    return [replace(group, num_lanes=round(group.num_lanes * share)) for group in world.groups]
 
 
 def _settle(plan: Plan, policy: PolicyPlan) -> None:
@@ -134,7 +116,7 @@ def _settle(plan: Plan, policy: PolicyPlan) -> None:
         policy.device = policy.placing.workers[0]
     if local.act_precision == "bf16" and (why := precision.why_not("bf16", "cpu")):
         raise ConfigError(f"local.act_precision=bf16 does not run on this machine ({why}). Leave it out.")
-    numbers = Choice("fp32")  # with auto the trial of forms chooses them, and says why
+    numbers = Choice("fp32")  # with auto, the trial of forms chooses the precision
     if learner.precision != "auto" or not has_images(algo.net):
         numbers = precision.choose(learner.precision, policy.device.partition(":")[0])
     cores = max(num_cores() - plan.layout.actors, 1) if algo.shares_cores else num_cores()
@@ -146,15 +128,15 @@ def _settle(plan: Plan, policy: PolicyPlan) -> None:
 
 
 def _share_work(plan: Plan, policy: PolicyPlan, is_apart: bool) -> None:
-    """Memory for gradient workers and for a target process, where there may be some."""
+    """Shared memory for gradient workers and for a target process, where the run may use them."""
     config, cores = policy.config.learner, num_cores()
-    learner = build_learner(plan, policy, device="cpu")  # for its shapes: this process computes on no device
+    learner = build_learner(plan, policy, device="cpu")  # only for its shapes: this process uses no device
     try:
         if is_apart or (config.workers != 1 and (config.workers or policy.form.threads == 1)):
             policy.workers = make_workers(learner, config.workers, cores, is_apart)
-        # Where the learner's threads take all cores there is none for a target process.
+        # A target process needs a core that the learner's threads leave free.
         has_core = cores > policy.form.threads and not is_apart
-        if policy.config.local.ahead and config.compile != "off" and learner.update.has_lookahead and has_core:
+        if policy.config.local.target_process and config.compile != "off" and learner.update.has_lookahead and has_core:
             example = learner.memory.example()
             seen, found = seen_ahead(*example), learner.update.lookahead(*example)
             policy.targets = TargetValues(learner.update.state.target, seen, found, learner.memory.num_groups)

@@ -1,4 +1,4 @@
-"""The sequential runtime: actor and learners in turn, in one process. Repeatable bit for bit."""
+"""The sequential runtime: actor and learners take turns in one process. Repeatable bit for bit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from freewheel.errors import CheckpointError
 from freewheel.machine.fault_points import arm
 from freewheel.report.account import Account, RoleTime, account
 from freewheel.report.phases import PHASES
-from freewheel.report.usage import Usage, infer_ms
+from freewheel.report.usage import Usage
 from freewheel.run import state
-from freewheel.run.build import build_actor, build_learner
+from freewheel.run.build import build_actor, build_learner, player_of
 from freewheel.run.plan import SUPERVISOR, Plan
-from freewheel.run.reporter import Reporter
+from freewheel.run.reporter import Reporter, policy_metrics, run_metrics
 from freewheel.store.checkpoint import Checkpoint
 from freewheel.store.load import Trained
 from freewheel.worlds.pool import PoolWorld
@@ -26,19 +26,20 @@ START, CHECKPOINT, REPORT, STOP = (PHASES.index(name) for name in ("start", "che
 
 
 class Sequential:
-    """Turns of the actor, after each of them all lessons that are due; logs, checkpoints and callbacks in between."""
+    """Each turn of the actor is followed by all lessons that are due, then by logs, checkpoints and callbacks."""
 
     def __init__(self, plan: Plan, world: World) -> None:
         self.plan, self.config = plan, plan.config
         self._page = plan.ledger.page(SUPERVISOR)
         torch.set_num_threads(max(policy.form.threads for policy in plan.policies))
         self.learners = [build_learner(plan, policy, self._page) for policy in plan.policies]
-        self.actor = build_actor(plan, world, self.learners, self._page)
+        self.actor = build_actor(plan, world, map(player_of, plan.policies, self.learners), self._page)
         for learner in self.learners:
             if learner.config.learner.compile == "on":
                 learner.update.compile(*learner.memory.example())
             learner.begin(is_again=False)
-        self._account: Account | None = None
+        self.paces = [learner.pace for learner in self.learners]
+        self.account: Account | None = None
         self._usage = Usage()
 
     def close(self) -> None:
@@ -47,7 +48,7 @@ class Sequential:
         self.actor.world.close()
 
     def attach(self, reporter: Reporter) -> None:
-        """Tells what it does to the reporter; the run begins now."""
+        """The run begins now, and reports to `reporter`."""
         self._reporter, self.moment = reporter, reporter.moment
         self._started, self._cpu_before_s = time.monotonic(), time.process_time()
         self._began = self._started - self.moment.seconds
@@ -55,11 +56,11 @@ class Sequential:
         self._saved_at = self.moment.step
 
     def resume(self, checkpoint: Checkpoint) -> str | None:
-        """Puts a checkpoint back; the value says what could not go on exactly."""
+        """Restores a checkpoint. Returns what could not be restored exactly."""
         return state.restore(self.plan, self.learners, self.actor, checkpoint)
 
     def run(self) -> None:
-        """Until all steps are taken or somebody stops it; ends with a checkpoint."""
+        """Until all steps are taken or the run is stopped. Ends with a checkpoint."""
         every, moment = self.config.checkpoint.every_steps, self.moment
         arm("sequential", 0)
         try:
@@ -69,45 +70,37 @@ class Sequential:
                     self.save()
         except Exception:
             if moment.step > self._saved_at:
-                self.save()  # what was learned is kept, whatever went wrong
+                self.save()  # keeps what was learned
             raise
         if moment.step > self._saved_at:
             self._write()
         self._add_up()
 
     def save(self) -> None:
-        """A checkpoint that cannot be written is told and the run goes on: what was saved before is still there."""
+        """Reports a checkpoint that cannot be written; the run continues, and earlier checkpoints are kept."""
         try:
             self._write()
         except CheckpointError as error:
             self._reporter.note(f"CheckpointError: {error}")
 
-    def account(self) -> Account | None:
-        return self._account
-
-    def ratio(self) -> float:
-        """Of the first policy: rows learned from per step."""
-        return float(self.learners[0].pace.achieved())
-
-    def standings(self) -> list[tuple[float, float | None]]:
-        """Ratio and mean return of each policy."""
-        groups = zip(self.learners, self.actor.groups, strict=True)
-        return [(float(learner.pace.achieved()), group.episodes.return_mean) for learner, group in groups]
+    def return_means(self) -> list[float | None]:
+        """The mean return of each policy."""
+        return [group.episodes.return_mean for group in self.actor.groups]
 
     def trained(self) -> list[Trained]:
-        """The policies as they are."""
+        """The policies with their current weights."""
         return [Trained(one.algo, one.update.passes.eval_net, one.config) for one in self.learners]
 
     def metrics(self) -> dict[str, float]:
-        """Of the newest updates."""
+        """Of the newest update of each policy."""
         pairs = zip(self.plan.policies, self.learners, strict=True)
         return {f"{policy.prefix}{name}": value for policy, one in pairs for name, value in one.metrics().items()}
 
     def _turn(self) -> None:
-        """Answers are given before it ends: between turns nobody waits for anybody, and a checkpoint can be saved."""
+        """Ends when all lanes have their actions: a checkpoint can be saved between turns."""
         while True:
             self._act()
-            # All that is due, even when the run is stopping: a resumed one then goes on as if it had not.
+            # All that is due, even when the run is stopping: a resumed run then continues exactly.
             for learner in self.learners:
                 self._learn(learner)
             if not self.actor.waiting:
@@ -152,28 +145,16 @@ class Sequential:
             last = self.learners[0].last
             loss = last.loss.mean().item() if last else None
             epsilon = self.actor.groups[0].policy.epsilon
-            progress.update(moment.step, moment.return_mean, loss, epsilon, self.ratio())
+            progress.update(moment.step, moment.return_mean, loss, epsilon, self.paces[0].achieved())
 
     def _metrics(self) -> dict[str, float]:
-        moment = self.moment
         samples = sum(one.updates * one.algo.batch_rows for one in self.learners)
-        found = {
-            "train/updates": float(moment.updates),
-            "train/seconds": moment.seconds,
-            **self._usage.metrics({"steps": moment.step, "updates": moment.updates, "samples": samples}),
-            **infer_ms([self.plan.ledger.snapshot(SUPERVISOR)]),
-        }
+        found = run_metrics(self.moment, self._usage, samples, [self.plan.ledger.snapshot(SUPERVISOR)])
         if isinstance(self.actor.world, PoolWorld):
             found["train/cut_episodes"] = float(self.actor.world.num_truncated)
         for policy, learner, group in zip(self.plan.policies, self.learners, self.actor.groups, strict=True):
-            own: dict[str, float | None] = {
-                "train/ratio": learner.pace.achieved(),
-                "train/epsilon": group.policy.epsilon,
-                "train/return_mean": group.episodes.return_mean,
-                **{f"dial/{name}": value for name, value in policy.dials.state().items()},
-                **{f"learner/{name}": value for name, value in learner.metrics().items()},
-            }
-            found |= {f"{policy.prefix}{name}": value for name, value in own.items() if value is not None}
+            own = group.policy.epsilon, group.episodes.return_mean, learner.metrics()
+            found |= policy_metrics(policy, learner.pace, *own)
         return found
 
     def _write(self) -> None:
@@ -188,6 +169,6 @@ class Sequential:
         wall_s = time.monotonic() - self._started
         cpu_s = time.process_time() - self._cpu_before_s
         spent = RoleTime.of("sequential", "sequential", self.plan.ledger.snapshot(SUPERVISOR), wall_s, cpu_s=cpu_s)
-        target = self.learners[0].pace.target
-        self._account = account([spent], ratio_target=target, ratio=self.ratio(), is_free=False)
-        self._reporter.log(self._account.metrics())
+        pace = self.paces[0]
+        self.account = account([spent], ratio_target=pace.target, ratio=pace.achieved(), is_free=False)
+        self._reporter.log(self.account.metrics())

@@ -1,67 +1,64 @@
-"""The supervisor: starts the roles, hears them, replaces those that die or stall, and ends them all.
+"""The supervisor: starts the roles, reads their messages, replaces those that die or stall, and ends them all.
 
-It owns the shared memory, so what an actor has written and what the learner has published outlives them.
+It owns the shared memory, so the rows of an actor and the weights of a learner outlive them.
 """
 
 from __future__ import annotations
 
 import os
-import selectors
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from multiprocessing.connection import wait
 
 from freewheel.errors import FreewheelError, RoleLost
 from freewheel.machine.fault_points import reach
 from freewheel.machine.guard import Guard
 from freewheel.machine.pinning import OwnCore, Pin
-from freewheel.machine.process import start_forkserver
+from freewheel.machine.process import how_it_ended, start_forkserver
 from freewheel.report.account import RoleTime
 from freewheel.report.phases import PHASES
 from freewheel.report.usage import Processes
 from freewheel.run.channel import Message
-from freewheel.run.entry import ANYTHING, FINAL, ONLY_FOUND
-from freewheel.run.member import Member, how_ended, running_phase
+from freewheel.run.entry import COMPILE, FINAL, ONLY_FIND
 from freewheel.run.plan import FIRST_LEARNER, Plan
+from freewheel.run.role_process import RoleProcess, running_phase
 
 STARTING, STOPPED = PHASES.index("start"), PHASES.index("stop")
 
-Handle = Callable[[Member, Message], None]
-
 WATCH_S = 0.5  # between two looks at signs of life
-AWAY_S = 5.0  # a look that comes so late was held up from outside
+AWAY_S = 5.0  # a look this late means that the supervisor itself was stopped
 START_S = 180.0  # importing an env and making its copies may take long
-STALE_SHARE = 1 / 6  # of the time after which a role is replaced, when it is named for the first time
-BUDGET_S = 600.0
-PATIENCE_S = 8.0  # for the end of a run that was interrupted
+STALE_SHARE = 1 / 6  # of the time limit: a silent role is reported after this
+BUDGET_S = 600.0  # restarts are counted within this time
+PATIENCE_S = 8.0  # for the end of an interrupted run
 SAVE_S = 4.0  # of it are the learner's: an env that does not end must not cost the checkpoint
-LAUNCHES, LAUNCH_AGAIN_S = 5, 0.05  # a process that was killed is gone within milliseconds
+LAUNCHES, LAUNCH_AGAIN_S = 5, 0.05  # a killed process is gone within milliseconds
 LAST_CALL_S = 300.0  # for the updates and the checkpoint after the last step
 COMPILE_S = 900.0  # a large image learner's update took 45 s to compile; one that takes so long hangs
 
 
 class Supervisor:
-    """Roles by name. `note` takes what the user should read; `handle` every message of a role."""
+    """`note` prints a text for the user; `handle` gets every message of a role."""
 
-    def __init__(self, plan: Plan, note: Callable[[str], None], handle: Handle) -> None:
+    def __init__(self, plan: Plan, note: Callable[[str], None], handle: Callable[[RoleProcess, Message], None]) -> None:
         self.plan, self._note, self._handle = plan, note, handle
         policies = range(len(plan.policies))
-        self.learners = [Member(plan, "learner", i, 0, FIRST_LEARNER + i) for i in policies]
-        self.actors = [Member(plan, "actor", None, i, plan.first_actor + i) for i in range(plan.layout.actors)]
-        self.workers: list[list[Member]] = [[] for _ in policies]
-        self.compilers = [Member(plan, "compiler", i, 0, None) for i in policies]
-        self.targets = [Member(plan, "target", i, 0, None) for i in policies]
+        self.learners = [RoleProcess(plan, "learner", i, 0, FIRST_LEARNER + i) for i in policies]
+        self.actors = [RoleProcess(plan, "actor", None, i, plan.first_actor + i) for i in range(plan.layout.actors)]
+        self.workers: list[list[RoleProcess]] = [[] for _ in policies]
+        self.compilers = [RoleProcess(plan, "compiler", i, 0, None) for i in policies]
+        self.targets = [RoleProcess(plan, "target", i, 0, None) for i in policies]
         self.before_last: Callable[[], None] = lambda: None  # called when all actors have ended
         self.failed: FreewheelError | None = None
         self.num_deaths = 0
         self._guard = Guard()
-        self._selector = selectors.DefaultSelector()
         self._watch_due = 0.0
         self._stop_due: float | None = None
-        self._late: set[str] = set()  # killed because they did not end: no death to be told or made good
+        self._late: set[str] = set()  # killed because they did not end in time: not reported or restarted
         self._processes = Processes()
         self._own_core = OwnCore(_pin(plan), note)
-        # How long a phase may take without a sign of life, where that is not local.stall_s. A large replay is saved at the end.
+        # How long a phase may take without a sign of life, where local.stall_s does not apply. A large replay is saved at the end.
         self._limits = {
             "start": START_S,
             "compile": COMPILE_S,
@@ -71,97 +68,95 @@ class Supervisor:
         }
 
     @property
-    def members(self) -> list[Member]:
-        helpers = [member for own in self.workers for member in own]
-        return [*self.learners, *self.actors, *helpers, *self.compilers, *self.targets]
+    def roles(self) -> list[RoleProcess]:
+        workers = [role for own in self.workers for role in own]
+        return [*self.learners, *self.actors, *workers, *self.compilers, *self.targets]
 
     def start(self) -> None:
         self._guard.start()
         for policy in self.plan.policies:
             if policy.config.learner.workers > 1:
                 self.start_workers(policy.index)
-        for member in (*self.learners, *self.actors):
-            self._start(member)
+        for role in (*self.learners, *self.actors):
+            self._start(role)
 
     def start_workers(self, policy: int) -> None:
-        """Starts those who share the gradients of a policy's learner."""
+        """Starts the gradient workers of a policy's learner."""
         memory = self.plan.policies[policy].workers
         assert memory is not None
         own = self.workers[policy]
         if not own:
-            own += [Member(self.plan, "worker", policy, i, None) for i in range(1, memory.num_workers)]
-        for member in own:
-            if not member.is_alive:
-                self._start(member)
+            own += [RoleProcess(self.plan, "worker", policy, i, None) for i in range(1, memory.num_workers)]
+        for role in own:
+            if not role.is_alive:
+                self._start(role)
 
     def replace_late(self, policy: int, index: int) -> None:
-        """A worker whose gradient did not come in time."""
-        for member in self.workers[policy]:
-            if member.index == index and member.is_alive:
-                self._note(f"{member.name} gave no gradient in time and is replaced. Its stack:\n{member.stack()}")
-                member.kill()
-            elif member.index == index:  # it ended without an error, and the learner would wait for it forever
-                self._start(member)
+        """Replaces a worker whose gradient is late."""
+        for role in self.workers[policy]:
+            if role.index == index and role.is_alive:
+                self._kill(role, "gave no gradient in time and is replaced")
+            elif role.index == index:  # it ended without an error, and the learner would wait for it forever
+                self._start(role)
 
-    def compile(self, policy: int, only_found: bool = False) -> None:
-        """Has a learner's update compiled by a process of its own, or only looked for among what was compiled before."""
+    def compile(self, policy: int, only_find: bool = False) -> None:
+        """Starts a process that compiles a learner's update, or only looks for one that an earlier run compiled."""
         compiler = self.compilers[policy]
-        compiler.index = ONLY_FOUND if only_found else ANYTHING
+        compiler.index = ONLY_FIND if only_find else COMPILE
         self._start(compiler)
 
     def start_targets(self, policy: int, package: str) -> None:
-        """Starts the process that shows a learner's next batches to the target network."""
+        """Starts the process that computes target values for a learner's next batches."""
         shared = self.plan.policies[policy].targets
         assert shared is not None
         shared.package = package
         if not self.targets[policy].is_alive:
             self._start(self.targets[policy])
 
-    def tell(self, member: Member, message: Message) -> None:
-        if member.channel is not None:
-            member.channel.send(message)
+    def tell(self, role: RoleProcess, message: Message) -> None:
+        if role.channel is not None:
+            role.channel.send(message)
 
     def tick(self, timeout_s: float) -> None:
-        """Sleeps until something happens, at most so long; hears the roles and looks after them."""
-        ready = self._selector.select(timeout_s)
-        ended = [key.data for key, _ in ready if isinstance(key.fileobj, int)]  # a process's sentinel
-        for member in self.members:
-            for message in member.receive():
-                self._handle(member, message)
-        for member in ended:
-            self._bury(member)
+        """Sleeps until a role sends or ends, at most `timeout_s`. Reads messages and looks after the roles."""
+        sentinels = {role.process.sentinel: role for role in self.roles if role.process is not None}
+        channels = [role.channel.socket for role in self.roles if role.channel is not None and role.channel.is_open]
+        ready = wait([*sentinels, *channels], timeout_s)
+        for role in self.roles:
+            for message in role.receive():
+                self._handle(role, message)
+        for sentinel, role in sentinels.items():
+            if sentinel in ready and role.is_alive:
+                self._take_away(role)
         now = time.monotonic()
         if now >= self._watch_due:
             was_away = now > self._watch_due + AWAY_S > AWAY_S
             self._watch_due = now + WATCH_S
-            for member in self.members:
-                if was_away:  # this process itself was stopped: it cannot tell who lived meanwhile
-                    member.beat_s = now
-                member.look_at_usage()
-                self._watch(member, now)
+            for role in self.roles:
+                if was_away:  # it cannot know who was alive meanwhile
+                    role.beat_s = now
+                role.look_at_usage()
+                self._watch(role, now)
             self._divide_cores(now)
         self._move_on(now)
 
     @property
     def is_over(self) -> bool:
-        """Nobody is left who could do anything."""
-        return not any(member.is_alive for member in (*self.learners, *self.actors))
+        """All actors and learners have ended."""
+        return not any(role.is_alive for role in (*self.learners, *self.actors))
 
     def stop(self, is_urgent: bool) -> None:
-        """Asks for the end: actors stop, then the learner saves and stops."""
+        """Ends the run: actors stop, then the learner saves and stops."""
         self.plan.counts.stop()
-        patience = PATIENCE_S if is_urgent else LAST_CALL_S
-        due = time.monotonic() + patience
+        due = time.monotonic() + (PATIENCE_S if is_urgent else LAST_CALL_S)
         self._stop_due = due if self._stop_due is None else min(self._stop_due, due)
 
     def close(self) -> None:
-        """Ends whoever is left, at once."""
-        for member in self.members:
-            if member.is_alive:
-                member.kill()
-                self._forget(member)
-                member.bury()
-        self._selector.close()
+        """Kills all roles that are left."""
+        for role in self.roles:
+            if role.is_alive:
+                role.kill()
+                role.clean_up()
         self._guard.close()
 
     def _move_on(self, now: float) -> None:
@@ -174,145 +169,124 @@ class Supervisor:
             counts.stop(level=2)
             self.stop(is_urgent=False)
         if self._stop_due is not None and now > self._stop_due:
-            self._kill_late(self.members)
+            self._kill_late(self.roles)
             self._stop_due = now + PATIENCE_S
 
-    def _kill_late(self, members: Sequence[Member]) -> None:
-        late = [member for member in members if member.is_alive]
-        names = ", ".join(member.name for member in late if member.name not in self._late)
+    def _kill_late(self, roles: Sequence[RoleProcess]) -> None:
+        late = [role for role in roles if role.is_alive]
+        names = ", ".join(role.name for role in late if role.name not in self._late)
         if names:
-            self._note(f"{names} did not end in time and was killed; what was saved before stays.")
-        for member in late:
-            self._late.add(member.name)
-            member.kill()
+            self._note(f"{names} did not end in time and was killed. Earlier checkpoints are kept.")
+        for role in late:
+            self._late.add(role.name)
+            role.kill()
 
-    def _start(self, member: Member) -> None:
-        if member.page is not None:
-            self.plan.ledger.page(member.page).start(STARTING)  # what it needs before its own first mark is a start too
-        self._launch(member)
-        reach("spawn")
-        self._guard.add(member.pid)
-        assert member.process is not None
-        assert member.channel is not None
-        self._selector.register(member.process.sentinel, selectors.EVENT_READ, member)
-        self._selector.register(member.channel.socket, selectors.EVENT_READ, member)
-
-    def _launch(self, member: Member) -> None:
-        """A forkserver that was killed is started again; one that is just dying cannot be told from a living one, and refuses."""
+    def _start(self, role: RoleProcess) -> None:
+        """Starts a role. The forkserver is started again if it was killed; one that is just dying refuses."""
+        if role.page is not None:
+            self.plan.ledger.page(role.page).start(STARTING)  # the time before its own first phase is a start too
         for _ in range(LAUNCHES):
             start_forkserver()
             try:
-                member.start()
-                return
+                role.start()
+                break
             except (ConnectionError, EOFError) as error:
                 refused = error
                 time.sleep(LAUNCH_AGAIN_S)
-        raise RoleLost(
-            f"{member.name} could not be started {LAUNCHES} times: {refused!r}. Something kills the processes of this run; "
-            "look at the machine's memory (dmesg)."
-        ) from refused
+        else:
+            raise RoleLost(
+                f"{role.name} could not be started in {LAUNCHES} attempts: {refused!r}. Something kills the processes of this "
+                "run; look at the machine's memory (dmesg)."
+            ) from refused
+        reach("spawn")
+        self._guard.add(role.pid)
 
-    def _forget(self, member: Member) -> None:
-        assert member.process is not None
-        assert member.channel is not None
-        self._selector.unregister(member.process.sentinel)
-        if member.channel.socket.fileno() >= 0:
-            self._selector.unregister(member.channel.socket)
-
-    def _bury(self, member: Member) -> None:
-        if not member.is_alive:
-            return
-        self._forget(member)
-        self._close_page(member)
-        pid = member.pid
-        code = member.bury()
+    def _take_away(self, role: RoleProcess) -> None:
+        """After the end of a role. Its last phase is counted until now."""
+        if role.page is not None:
+            self.plan.ledger.page(role.page).enter(STOPPED)
+            role.snapshot = self.plan.ledger.snapshot(role.page)
+        pid = role.pid
+        code = role.clean_up()
         self._guard.remove(pid)
-        if member in self.compilers:
-            self._handle(
-                member, {"compiler_ended": code, "why": member.trouble.text if member.trouble else how_ended(code)}
-            )
-        elif code != 0 and member.name not in self._late:
-            self._died(member, code, pid)
+        if role in self.compilers:
+            why = role.trouble.text if role.trouble else f"its process {how_it_ended(code)}"
+            self._handle(role, {"compiler_ended": code, "why": why})
+        elif code != 0 and role.name not in self._late:
+            self._died(role, code, pid)
 
-    def _close_page(self, member: Member) -> None:
-        """The dead write no more: what they were doing at last is counted up to now, and the page rests."""
-        if member.page is not None:
-            self.plan.ledger.page(member.page).enter(STOPPED)
-            member.snapshot = self.plan.ledger.snapshot(member.page)
-
-    def _died(self, member: Member, code: int, pid: int) -> None:
-        """Told, and started again unless that would end the same way or happened too often."""
+    def _died(self, role: RoleProcess, code: int, pid: int) -> None:
+        """Reports the death, and restarts the role unless that would fail again or happened too often."""
         self.num_deaths += 1
-        why = member.trouble
+        why, restarts = role.trouble, self.plan.config.local.restarts
         if why is not None and why.trace:
-            self._note(f"{member.name}:\n{why.trace.rstrip()}")
-        said = f"{why.kind}: {why.text}" if why else how_ended(code)
+            self._note(f"{role.name}:\n{why.trace.rstrip()}")
+        how, error = ("failed", f" {why.kind}: {why.text}") if why else (how_it_ended(code), "")
         now = time.monotonic()
-        member.deaths.append(now)
-        while member.deaths and now - member.deaths[0] > BUDGET_S:
-            member.deaths.popleft()
-        is_too_often = len(member.deaths) > self.plan.config.local.restarts
-        if member in self.targets and (is_too_often or why is not None):
-            self._note(f"{member.name} ended ({said}); training goes on without it.")  # nobody waits for it
+        role.deaths.append(now)
+        while now - role.deaths[0] > BUDGET_S:
+            role.deaths.popleft()
+        count = len(role.deaths)
+        if role in self.targets and (count > restarts or why is not None):  # the learner does not wait for it
+            self._note(f"{role.name} {how}; training continues without it.{error}")
         elif why is not None and (why.is_final or code == FINAL):
-            self._give_up(why.error(member.name))
-        elif is_too_often:
+            self._give_up(why.error(role.name))
+        elif count > restarts:
+            last = error or f" it {how}."
             self._give_up(
                 RoleLost(
-                    f"{member.name} ended {len(member.deaths)} times within ten minutes, more than "
-                    f"local.restarts={self.plan.config.local.restarts}. The last time: {said}"
+                    f"{role.name} ended {count} times within ten minutes, more than local.restarts={restarts}. The last time:{last}"
                 )
             )
-        elif not self.plan.counts.is_stopping or member.kind in ("learner", "worker"):
-            again = f"restart {len(member.deaths)} of {self.plan.config.local.restarts}"
-            self._note(f"{member.name} (pid {pid}) ended at step {self.plan.counts.steps:,} ({said}); {again} begins.")
-            self._start(member)
+        elif not self.plan.counts.is_stopping or role.kind in ("learner", "worker"):
+            self._note(
+                f"{role.name} (pid {pid}) {how} at step {self.plan.counts.steps:,}; restart {count} of {restarts}.{error}"
+            )
+            self._start(role)
 
     def _give_up(self, error: FreewheelError) -> None:
         self.failed = self.failed or error
         self.stop(is_urgent=True)
 
-    def _watch(self, member: Member, now: float) -> None:
-        if not member.is_alive:
-            return
-        if member.page is None:
-            self._watch_stopped(member, now)
-            return
-        snapshot = self.plan.ledger.snapshot(member.page)
-        if member.shows_life(snapshot, now):
-            return
-        phase = running_phase(member.phases, snapshot.phases_ns)
-        limit = self._limits.get(phase, self.plan.config.local.stall_s)
-        silent_s = now - member.beat_s
-        if silent_s > limit or (silent_s > self.plan.config.local.stall_s and member.is_stopped):
-            self._note(
-                f"{member.name} has shown no sign of life for {silent_s:.0f} s (phase {phase}) and is replaced. Its stack:\n"
-                f"{member.stack()}"
-            )
-            member.kill()
-        elif silent_s > max(limit * STALE_SHARE, 2 * WATCH_S) and phase != "start" and not member.is_told:
-            member.is_told = True
-            self._note(f"{member.name} has shown no sign of life for {silent_s:.0f} s (phase {phase}).")
+    def _kill(self, role: RoleProcess, why: str) -> None:
+        self._note(f"{role.name} {why}. Its stack:\n{role.stack()}")
+        role.kill()
 
-    def _watch_stopped(self, member: Member, now: float) -> None:
-        """One without a page shows no signs of life, but whether it is stopped can be seen: others wait for it."""
-        if member in self.compilers and now - member.started_s > COMPILE_S:
-            self._note(
-                f"{member.name} has taken more than {COMPILE_S:.0f} s and is ended. Its stack:\n{member.stack()}"
-            )
-            member.kill()
-        elif not member.is_stopped:
-            member.beat_s = now
-        elif now - member.beat_s > self.plan.config.local.stall_s:
-            self._note(f"{member.name} has been stopped for {now - member.beat_s:.0f} s and is replaced.")
-            member.kill()
+    def _watch(self, role: RoleProcess, now: float) -> None:
+        if not role.is_alive:
+            return
+        stall_s = self.plan.config.local.stall_s
+        if role.page is None:
+            self._watch_stopped(role, now, stall_s)
+            return
+        snapshot = self.plan.ledger.snapshot(role.page)
+        if role.shows_life(snapshot, now):
+            return
+        phase = running_phase(role.phases, snapshot.phases_ns)
+        limit = self._limits.get(phase, stall_s)
+        silent_s = now - role.beat_s
+        silent = f"has shown no sign of life for {silent_s:.0f} s (phase {phase})"
+        if silent_s > limit or (silent_s > stall_s and role.is_stopped):
+            self._kill(role, f"{silent} and is replaced")
+        elif silent_s > max(limit * STALE_SHARE, 2 * WATCH_S) and phase != "start" and not role.is_reported:
+            role.is_reported = True
+            self._note(f"{role.name} {silent}.")
+
+    def _watch_stopped(self, role: RoleProcess, now: float, stall_s: float) -> None:
+        """A role without a page shows no signs of life, but others wait for it: it must not stay stopped."""
+        if role in self.compilers and now - role.started_s > COMPILE_S:
+            self._kill(role, f"has taken more than {COMPILE_S:.0f} s and is killed")
+        elif not role.is_stopped:
+            role.beat_s = now
+        elif now - role.beat_s > stall_s:
+            self._kill(role, f"has been stopped for {now - role.beat_s:.0f} s and is replaced")
 
     def _divide_cores(self, now: float) -> None:
         learner = self.learners[0]
-        others = [member.pid for member in self.members if member.is_alive and member is not learner]
+        others = [role.pid for role in self.roles if role.is_alive and role is not learner]
         if not learner.is_alive:
             return
-        # A learner that shares its gradients takes more than one core.
+        # A learner with gradient workers uses more than one core.
         if any(self.workers) and self.plan.config.local.pin == "auto":
             self._own_core.end([learner.pid, *others])
         else:
@@ -320,26 +294,24 @@ class Supervisor:
 
     def usage(self) -> dict[str, float]:
         """CPU and memory of every process since the last call, for the log."""
-        pids = {member.name: member.pid for member in self.members if member.is_alive}
+        pids = {role.name: role.pid for role in self.roles if role.is_alive}
         return self._processes.metrics({"supervisor": os.getpid(), **pids})
 
     def times(self) -> list[RoleTime]:
-        """Where the time of each role went, over all its lives."""
+        """The time of each role by phase, over all its lives."""
         found = []
-        for member in (*self.learners, *self.actors):
-            assert member.page is not None
-            snapshot = member.snapshot or self.plan.ledger.snapshot(member.page)
-            wall_s = member.lived_s + (time.monotonic() - member.started_s if member.is_alive else 0.0)
-            starts = max(member.life + 1, 1)
-            spent = RoleTime.of(member.name, member.kind, snapshot, wall_s, cpu_s=member.cpu_s, starts=starts)
-            found.append(replace(spent, gauges={**spent.gauges, "memory_mb": member.memory_mb}))
+        for role in (*self.learners, *self.actors):
+            assert role.page is not None
+            snapshot = role.snapshot or self.plan.ledger.snapshot(role.page)
+            wall_s = role.lived_s + (time.monotonic() - role.started_s if role.is_alive else 0.0)
+            starts = max(role.life + 1, 1)
+            spent = RoleTime.of(role.name, role.kind, snapshot, wall_s, cpu_s=role.cpu_s, starts=starts)
+            found.append(replace(spent, gauges={**spent.gauges, "memory_mb": role.memory_mb}))
         return found
 
 
 def _pin(plan: Plan) -> Pin:
-    """Of one learner alone. One core does not help a learner of several threads, nor one that sleeps while actors act, and they while
-    it learns.
-    """
+    """Pinning only helps a single learner with one thread that learns while actors act."""
     pin, first = plan.config.local.pin, plan.policies[0]
     is_useless = len(plan.policies) > 1 or first.form.threads > 1 or first.algo_class().is_lockstep
     return "off" if pin == "auto" and is_useless else pin

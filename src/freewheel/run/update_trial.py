@@ -1,4 +1,4 @@
-"""Measures the forms of an update: a throwaway process computes gradients with the run's own network and batch."""
+"""Measures the forms of an update in a throwaway process, with the run's own network and batch size."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from freewheel.machine import update_form as forms
 from freewheel.machine.malloc import keep_memory
 from freewheel.machine.trial import Choice, Measured
 from freewheel.machine.update_form import Form
-from freewheel.memory.nested import leaves, nth, num_rows, rows_at, rows_of
+from freewheel.memory.nested import leaves, num_rows, rows_at, rows_of
 from freewheel.run.build import build_learner
 from freewheel.run.plan import Plan, PolicyPlan
+from freewheel.run.worker_control import one_update
 
-# The trial delays the start of the first run with a network on a machine: no round begins after BUDGET_S.
+# The trial delays the first run with a network on a machine: no round begins after BUDGET_S.
 LEAST_ROUNDS, BUDGET_S = 2, 8.0
-# Forms that take this many times as long as the best drop out.
+# A form that takes this many times as long as the best is dropped.
 HOPELESS = 1.5
 TIMEOUT_S = 60.0
 
 
 def choose(plan: Plan, policy: PolicyPlan, net: nn.Module, batch_rows: int, cores: int, chosen: str) -> Choice[Form]:
-    """The form of a policy's updates; `chosen` is the precision where the settings do not leave it open."""
+    """The form of a policy's updates; `chosen` is the precision, unless the settings leave it open."""
     learner, device = policy.config.learner, policy.device.partition(":")[0]
     open_forms = forms.candidates(learner, net, cores, device, chosen)
     key = forms.key_of(net, batch_rows // learner.accumulate, open_forms, policy.spaces.obs, policy.device)
@@ -36,7 +37,7 @@ def choose(plan: Plan, policy: PolicyPlan, net: nn.Module, batch_rows: int, core
 
 
 def try_forms(plan: Plan, policy: PolicyPlan, open_forms: Sequence[Form]) -> Measured[Form]:
-    """Seconds of one gradient in each form; a form that kills the process has none."""
+    """Seconds of one gradient in each form. A form that kills the process has none."""
     report = trial.throwaway(
         time_gradients, plan, policy.index, open_forms, timeout_s=TIMEOUT_S, needs=tuple(plan.given())
     )
@@ -47,12 +48,11 @@ def try_forms(plan: Plan, policy: PolicyPlan, open_forms: Sequence[Form]) -> Mea
 
 
 def time_gradients(plan: Plan, index: int, open_forms: Sequence[Form], tell: Callable[[Any], None]) -> None:
-    """Tells [number of the form, seconds] after each gradient."""
+    """Sends [number of the form, seconds] after each gradient."""
     keep_memory()  # as in the learner's process
     learner = build_learner(plan, plan.policies[index])
     update = learner.update
-    batch, draws = learner.memory.example()
-    batch, draws = one_part(batch, draws, update.unrolled, update.config.accumulate)
+    batch, draws = one_part(*one_update(learner), update.config.accumulate)
 
     def seconds_of(form: Form) -> float:
         torch.set_num_threads(form.threads)
@@ -61,7 +61,7 @@ def time_gradients(plan: Plan, index: int, open_forms: Sequence[Form], tell: Cal
         update.gradient(batch, draws)
         return time.perf_counter() - start
 
-    # One precision after the other: a network may die in the later ones, and the times of the others are known by then.
+    # One precision after the other: if a later one kills the process, the times of the earlier ones are known.
     for name in dict.fromkeys(form.precision for form in open_forms):
         alike = [form for form in open_forms if form.precision == name]
         for form in alike:
@@ -72,10 +72,8 @@ def time_gradients(plan: Plan, index: int, open_forms: Sequence[Form], tell: Cal
     learner.close()
 
 
-def one_part(batch: Any, draws: Any, unrolled: int, accumulate: int) -> tuple[Any, Any]:
-    """The rows of one gradient: the first of several updates, the first of several parts, with random pixels."""
-    if unrolled > 1:
-        batch, draws = nth(batch, 0), nth(draws, 0)
+def one_part(batch: Any, draws: Any, accumulate: int) -> tuple[Any, Any]:
+    """The rows of one gradient: the first of an update's `accumulate` parts, with random pixels."""
     batch, draws = rows_of(batch, draws, 0, num_rows(batch) // accumulate)
     for tensor in leaves(rows_at({k: v for k, v in batch.items() if k.endswith("obs")}, 0, num_rows(batch))):
         if tensor.dtype == torch.uint8:

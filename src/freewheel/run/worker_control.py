@@ -1,4 +1,4 @@
-"""How many processes compute the learner's gradients: as many as the settings say, or as many as are faster here."""
+"""How many processes compute a learner's gradients: as the settings say, or as many as are fastest here."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from freewheel.machine.process import is_alive
 from freewheel.memory.nested import nth
 from freewheel.run.channel import Channel
 
-# The first updates are slower than those that follow.
+# The first updates are slower than later ones.
 LOOK_AFTER = 20
 
 
 def make_workers(learner: Learner, asked: int, cores: int, is_apart: bool = False) -> WorkersMemory | None:
-    """Shared memory for as many workers as may be needed, with a device each or not; None where there can only be one."""
+    """Shared memory for as many workers as may be needed, with a device each if `is_apart`; None if there can only be one."""
     workers = asked or min(cores, learner.algo.batch_rows)
     if workers < 2 or learner.config.learner.compile == "on" or not learner.memory.has_fixed_size:
         return None
@@ -36,10 +36,10 @@ def one_update(learner: Learner) -> tuple[Any, Any]:
     return (nth(batch, 0), nth(draws, 0)) if learner.update.unrolled > 1 else (batch, draws)
 
 
-class GradientWorkers:
-    """The learner's side. With `workers` 0 they are tried once an update is seen to be long enough.
+class WorkerControl:
+    """The learner's side. With learner.workers=0 they are tried once an update takes long enough.
 
-    `may_wait` says whether a worker that died will be replaced; one that gives nothing for `timeout_s` is told of, and is replaced too.
+    `may_wait` says whether the supervisor replaces a dead worker. A worker without a gradient for `timeout_s` is reported and replaced.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class GradientWorkers:
     ) -> None:
         self._learner, self._memory, self._channel = learner, memory, channel
         self._may_wait, self._timeout_s = may_wait, timeout_s
-        self._is_open = memory is not None  # nothing is decided yet
+        self._is_open = memory is not None  # not decided yet
         self._has_asked = False
         self._together: SharedGradients | None = None
         if memory is not None and learner.config.learner.workers > 1:
@@ -60,17 +60,17 @@ class GradientWorkers:
             self._is_open = False
 
     def rest(self) -> None:
-        """The workers have nothing to do for now, as updates are compiled: those take one worker."""
+        """Workers pause while updates are compiled: a compiled update takes one process."""
         if self._together is not None:
             self._learner.update.gradient_by = self._learner.update.gradient
 
     def go_on(self) -> None:
-        """After a rest."""
+        """After `rest`."""
         if self._together is not None:
             self._learner.update.gradient_by = self._together.gradient
 
     def look(self) -> None:
-        """Now and then, between two calls."""
+        """Called now and then between lessons."""
         learner, memory = self._learner, self._memory
         if not self._is_open or memory is None or learner.update.is_compiled or learner.updates < LOOK_AFTER:
             return
@@ -85,7 +85,7 @@ class GradientWorkers:
             self._measure(memory)
 
     def close(self) -> None:
-        """Lets the workers go; nobody is asked for again."""
+        """Ends the workers for good."""
         self._together, self._is_open = None, False
         if self._memory is not None:
             self._memory.dismiss()
@@ -101,7 +101,7 @@ class GradientWorkers:
         )
 
     def _ask_for_workers(self, memory: WorkersMemory) -> None:
-        """Some may be left from a learner before this one; those that it dismissed are none."""
+        """Workers of an earlier learner may still live; the dead ones are forgotten."""
         memory.lead()
         for worker in range(1, memory.num_workers):
             if not is_alive(int(memory.pids[worker])):

@@ -1,2 +1,2 @@
 """What is on disk: run folders, checkpoints, trained policies.
-Takes tensors and figures from runs; gives them back to whoever resumes, evaluates or plays. Files are never trusted when read."""
+Takes tensors and results from runs; gives them to resume, evaluation and play. Files are never trusted when read."""

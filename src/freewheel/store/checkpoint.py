@@ -1,12 +1,11 @@
-"""Checkpoints: folders that are whole or absent, found newest first, and never trusted when read.
+"""Checkpoints: folders that are complete or absent. Files are never trusted when read.
 
-`checkpoints/step-000050000/` holds tensors.safetensors, state.json, files that callers add (a replay), and
-manifest.json with the size and checksum of each. One process saves into a folder at a time (see `RunFolder.lock`).
+`checkpoints/step-000050000/` holds tensors.safetensors, state.json, added files (a replay), and manifest.json with the size and
+checksum of each. One process saves into a folder at a time (see `RunFolder.lock`).
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import re
@@ -14,6 +13,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import safetensors
 import safetensors.torch
 import torch
 
+from freewheel.contracts import Array
 from freewheel.errors import CheckpointError
 from freewheel.machine.fault_points import reach
 from freewheel.store import disk
@@ -29,40 +30,38 @@ from freewheel.store import disk
 FORMAT = 1
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
-# Bounds of what is read, so that a hostile file costs neither time nor memory. A policy's parameters are a few flat
-# vectors: ten thousand named tensors fit in the header, and no policy here comes near the size.
+# Limits for reading: a hostile file must cost neither time nor memory. The header has space for ten thousand named tensors.
 MOST_TENSOR_BYTES = 4 << 30
 MOST_HEADER_BYTES = 1 << 20
 MOST_STATE_BYTES = 16 << 20
 MOST_MANIFEST_BYTES = 64 << 10
 
 VISIBLE = re.compile(r"step-(\d{9,18})")
-# While a checkpoint of the same step takes its place, the old one has this name; it counts if the other never arrived.
+# The old checkpoint's name while a new one of the same step replaces it. It counts if the new one never arrives.
 REPLACED = re.compile(r"\.replaced-step-(\d{9,18})")
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
-Array = np.ndarray[Any, Any]
 WriteFile = Callable[[Path], None]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read and found whole; `warnings` names the newer ones that were not, with the reason."""
+    """A complete checkpoint. `warnings` says which newer ones are damaged, and why. `files` are the added files by name."""
 
     path: Path
     step: int
     tensors: dict[str, torch.Tensor]
     state: dict[str, Any]
-    files: tuple[str, ...]
+    files: dict[str, Path]
     version: str
     warnings: tuple[str, ...] = ()
 
     def path_of(self, name: str) -> Path:
-        """An added file, whose checksum was right when the checkpoint was loaded."""
+        """An added file. Its checksum was right when the checkpoint was loaded."""
         if name not in self.files:
-            have = ", ".join(self.files) or "no added file that was checked"
+            have = ", ".join(self.files) or "no added files that were checked"
             raise CheckpointError(f"checkpoint {self.path} has no {name}; it has {have}.")
-        return self.path / name
+        return self.files[name]
 
 
 def save(
@@ -73,10 +72,9 @@ def save(
     files: Mapping[str, WriteFile] | None = None,
     keep: int = 3,
 ) -> Path:
-    """Saves a checkpoint into `folder` and then removes all but the newest `keep`.
+    """Saves a checkpoint into `folder`, then removes all but the newest `keep`.
 
-    Each of `files` is written by its function, which gets the path to write to. When anything fails nothing of it stays, the
-    older checkpoints are untouched, and saving again may work.
+    Each of `files` is a function that writes to a path. A failure leaves nothing behind and does not touch older checkpoints.
     """
     _check_names(files or {}, step, keep)
     final = folder / f"step-{step:09d}"
@@ -107,9 +105,9 @@ def save(
 
 
 def load_newest(folder: Path, with_files: bool = True) -> Checkpoint:
-    """The newest whole checkpoint of a folder; those that are not whole are named in its `warnings`.
+    """The newest complete checkpoint of a folder. Its `warnings` name newer ones that are damaged.
 
-    Without `with_files` the added files are not read, and `path_of` refuses them: a policy does not need its replay.
+    Without `with_files` the added files are not checked, and `path_of` refuses them: a policy does not need its replay.
     """
     warnings: list[str] = []
     for path in list_checkpoints(folder):
@@ -120,11 +118,11 @@ def load_newest(folder: Path, with_files: bool = True) -> Checkpoint:
     if not warnings:
         raise CheckpointError(f"{folder} has no checkpoint (a folder such as step-000050000). Is it a run's folder?")
     lines = "\n".join(f"  {line}" for line in warnings)
-    raise CheckpointError(f"{folder} has no checkpoint that is whole:\n{lines}\nStart a new run, or restore a copy.")
+    raise CheckpointError(f"{folder} has no complete checkpoint:\n{lines}\nStart a new run, or restore a copy.")
 
 
 def load(path: Path, with_files: bool = True) -> Checkpoint:
-    """One checkpoint, if it is whole; the error names it and what is wrong with it."""
+    """One checkpoint, if it is complete. The error says what is wrong with it."""
     try:
         with disk.open_folder(path) as fd:
             return _load(path, fd, with_files)
@@ -135,7 +133,7 @@ def load(path: Path, with_files: bool = True) -> Checkpoint:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints of a folder by name, newest first; whether they are whole is seen by loading them."""
+    """Checkpoints of a folder by name, newest first. Some may be damaged."""
     try:
         names = os.listdir(folder)
     except OSError as error:
@@ -146,7 +144,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Removes what writers that died, or failed to clean up after themselves, left in a folder."""
+    """Removes what dead or failed writers left in a folder."""
     for name in os.listdir(folder):
         if (match := REPLACED.fullmatch(name)) and not os.path.lexists(folder / f"step-{match[1]}"):
             os.rename(folder / name, folder / f"step-{match[1]}")
@@ -157,7 +155,7 @@ def sweep(folder: Path) -> None:
 
 def _check_names(files: Mapping[str, WriteFile], step: int, keep: int) -> None:
     if not 0 <= step < 10**18 or keep < 1:
-        raise CheckpointError(f"a checkpoint of step {step} with keep={keep} makes no sense; use step >= 0, keep >= 1.")
+        raise CheckpointError(f"a checkpoint needs step >= 0 and keep >= 1, not step={step} and keep={keep}.")
     for name in files:
         if not FILE_NAME.fullmatch(name) or name in (TENSORS, STATE, MANIFEST):
             raise CheckpointError(
@@ -172,7 +170,7 @@ def _encode_tensors(tensors: Mapping[str, torch.Tensor | Array]) -> bytes:
     if header_bytes > MOST_HEADER_BYTES or len(data) > MOST_TENSOR_BYTES:
         raise CheckpointError(
             f"{len(tensors):,} tensors of {len(data):,} bytes are more than a checkpoint holds "
-            f"({MOST_TENSOR_BYTES:,} bytes, names {MOST_HEADER_BYTES:,}). Save the large ones as added files."
+            f"({MOST_TENSOR_BYTES:,} bytes, {MOST_HEADER_BYTES:,} for names). Save the large ones as added files."
         )
     return data
 
@@ -194,25 +192,21 @@ def _encode_state(state: Mapping[str, Any]) -> bytes:
 
 
 def _manifest(folder: Path, step: int, names: list[str]) -> bytes:
-    """The manifest of files that lie in `folder`; each is brought to the disk on the way."""
+    """The manifest of files in `folder`. Also flushes each file to disk."""
     sums = {}
     with disk.open_folder(folder) as folder_fd:
         for name in names:
             with disk.open_file(name, folder_fd) as (fd, size):
                 os.fsync(fd)
                 sums[name] = {"bytes": size, "crc32": disk.checksum(fd)}
-    return _manifest_text({"format": FORMAT, "freewheel": _version(), "step": step, "files": sums})
+    return _manifest_text({"format": FORMAT, "freewheel": version("freewheel"), "step": step, "files": sums})
 
 
 def _manifest_text(manifest: Mapping[str, Any]) -> bytes:
-    """The one way to write a manifest: reading demands the same bytes, so that any change in them is seen."""
+    """The only form of a manifest: reading compares the bytes, so it detects any change."""
     body = {key: manifest[key] for key in ("format", "freewheel", "step", "files")}
     text = json.dumps(body, sort_keys=True)
     return json.dumps(body | {"crc32": zlib.crc32(text.encode())}, indent=1, sort_keys=True).encode()
-
-
-def _version() -> str:
-    return importlib.metadata.version("freewheel")
 
 
 def _put_in_place(temp: Path, final: Path) -> None:
@@ -220,7 +214,7 @@ def _put_in_place(temp: Path, final: Path) -> None:
         reach("ckpt-rename")
         os.rename(temp, final)
         return
-    # A folder cannot be renamed over another. The old one counts under its other name until the new one has the place.
+    # A folder cannot be renamed over another one. The old checkpoint counts under its other name until the new one is there.
     aside = final.with_name(f".replaced-{final.name}")
     os.rename(final, aside)
     reach("ckpt-rename")
@@ -234,12 +228,12 @@ def _put_in_place(temp: Path, final: Path) -> None:
 
 
 def _rotate(folder: Path, step: int, keep: int) -> None:
-    # Those beyond the step just saved were damaged or given up when the run went back: they never push it out.
+    # Checkpoints of later steps are damaged, or from before the run went back. They must not displace the new one.
     ours = folder / f"step-{step:09d}"
     found = list_checkpoints(folder)
     first = found.index(ours)
     for path in (found[first:] + found[:first])[keep:]:
-        # Renamed first: a crash while it is removed must not leave a half one with a name that counts.
+        # Renamed first: a crash during the removal must not leave a partial checkpoint that counts.
         away = disk.temp_in(folder)
         try:
             os.rename(path, away)
@@ -266,8 +260,8 @@ def _load(path: Path, folder_fd: int, with_files: bool) -> Checkpoint:
     manifest = _read_manifest(folder_fd)
     step = manifest["step"]
     if (match := VISIBLE.fullmatch(path.name)) and int(match[1]) != step:
-        raise CheckpointError(f"{MANIFEST} is of step {step}, not of this folder's.")
-    added = tuple(sorted(set(manifest["files"]) - {TENSORS, STATE}))
+        raise CheckpointError(f"{MANIFEST} belongs to step {step}, not to this folder.")
+    added = sorted(set(manifest["files"]) - {TENSORS, STATE}) if with_files else []
     tensors = _read_tensors(folder_fd, manifest["files"][TENSORS])
     data = disk.read_bytes(STATE, folder_fd, MOST_STATE_BYTES)
     if {"bytes": len(data), "crc32": zlib.crc32(data)} != manifest["files"][STATE]:
@@ -275,21 +269,21 @@ def _load(path: Path, folder_fd: int, with_files: bool) -> Checkpoint:
     state = disk.parse_json(STATE, data)
     if not isinstance(state, dict):
         raise CheckpointError(f"{STATE} holds a {type(state).__name__}, not an object.")
-    for name in added if with_files else ():
+    for name in added:
         with disk.open_file(name, folder_fd) as (fd, size):
             _check_sum(name, fd, size, manifest["files"][name])
-    return Checkpoint(path, step, tensors, state, added if with_files else (), manifest["freewheel"])
+    return Checkpoint(path, step, tensors, state, {name: path / name for name in added}, manifest["freewheel"])
 
 
 def _read_manifest(folder_fd: int) -> dict[str, Any]:
     data = disk.read_bytes(MANIFEST, folder_fd, MOST_MANIFEST_BYTES)
     manifest = disk.parse_json(MANIFEST, data)
     if not isinstance(manifest, dict) or type(manifest.get("format")) is not int or manifest["format"] < 1:
-        raise CheckpointError(f"{MANIFEST} is not of a checkpoint.")
+        raise CheckpointError(f"{MANIFEST} does not belong to a checkpoint.")
     if manifest["format"] > FORMAT:
         raise CheckpointError(
             f"it is in format {manifest['format']}, written by freewheel {str(manifest.get('freewheel'))[:40]!r}; this "
-            f"is freewheel {_version()}, which reads format {FORMAT}. Install the newer one."
+            f"is freewheel {version('freewheel')}, which reads format {FORMAT}. Install the newer one."
         )
     if not _is_manifest(manifest) or _manifest_text(manifest) != data:
         raise CheckpointError(f"{MANIFEST} is damaged or foreign.")
@@ -316,9 +310,9 @@ def _read_tensors(folder_fd: int, entry: Mapping[str, int]) -> dict[str, torch.T
             raise CheckpointError(f"{TENSORS} has {size:,} bytes and a header of {header_bytes:,}: damaged or foreign.")
         _check_sum(TENSORS, fd, size, entry)
         try:
-            # By descriptor: the file that was checked is the file that is read.
+            # By descriptor: reads the file that was checked.
             with safetensors.safe_open(f"/dev/fd/{fd}", framework="pt") as file:
-                # Cloned: the tensors would be views into the mapped file, which may be removed or overwritten.
+                # Cloned: otherwise the tensors are views into the mapped file, which may change or vanish.
                 return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         except (safetensors.SafetensorError, RuntimeError, ValueError, TypeError, OverflowError) as error:
             shown = str(error)[:200].encode("unicode_escape").decode()  # it may quote names, with escape codes in them

@@ -1,6 +1,6 @@
-"""Files that are whole or absent when written, and never trusted when read.
+"""Files that are complete or absent when written, and never trusted when read.
 
-Reading refuses links, pipes, devices and folders in a file's place, and bounds bytes and values before it spends memory.
+Reading refuses links, pipes, devices and folders, and limits bytes and values before it uses memory.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import shutil
 import stat
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from freewheel.errors import CheckpointError
 from freewheel.machine.process import is_alive
 
-# Read in pieces: a replay of many gigabytes is summed up with one megabyte of memory.
+# Files are read in pieces: the checksum of a replay of many gigabytes needs one megabyte of memory.
 PIECE_BYTES = 1 << 20
 # A JSON value of three bytes takes about 70 as a Python object: this many stay below 100 MB.
 MOST_VALUES = 1_000_000
@@ -29,12 +29,12 @@ TEMP = re.compile(r"\.tmp-([1-9]\d{0,17})-[0-9a-f]{8}")
 
 
 def temp_in(folder: Path) -> Path:
-    """A name for work that is not finished; it tells whose it is, so that what a dead process left can be swept."""
+    """A name for an unfinished file. It has the pid, so that the files of a dead process can be removed."""
     return folder / f".tmp-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def sweep(folder: Path, own: bool = False) -> None:
-    """Removes the unfinished work of processes that are gone, and with `own` that of this one."""
+    """Removes unfinished files of dead processes, and with `own` of this process."""
     for name in os.listdir(folder):
         match = TEMP.fullmatch(name)
         if match and (own if int(match[1]) == os.getpid() else not is_alive(int(match[1]))):
@@ -42,11 +42,11 @@ def sweep(folder: Path, own: bool = False) -> None:
 
 
 def write_new(path: Path, data: bytes, is_durable: bool = True) -> None:
-    """Writes a file that does not exist yet, down to the disk unless it may be lost with the machine."""
+    """Writes a new file. If `is_durable`, it survives a crash of the machine."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         rest = memoryview(data)
-        while rest:  # a disk that fills up takes a part first and fails at the next call
+        while rest:  # a disk that is getting full takes a part, and fails at the next call
             rest = rest[os.write(fd, rest) :]
         if is_durable:
             os.fsync(fd)
@@ -55,7 +55,7 @@ def write_new(path: Path, data: bytes, is_durable: bool = True) -> None:
 
 
 def replace(path: Path, data: bytes, is_durable: bool = True) -> None:
-    """Puts a small file in place of another: a reader sees the old or the new one, never a part."""
+    """Replaces a small file: a reader sees the old or the new one, never a part."""
     temp = temp_in(path.parent)
     try:
         write_new(temp, data, is_durable)
@@ -68,7 +68,7 @@ def replace(path: Path, data: bytes, is_durable: bool = True) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Brings the names in a folder to the disk; a rename is only durable after this."""
+    """Flushes a folder's names to disk; a rename is durable after this."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -77,19 +77,17 @@ def sync_folder(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, a link or a folder as far as it can; what stays is swept at the next start."""
+    """Removes a file, a link or a folder as far as possible. The next start removes the rest."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
-        return
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return
+    else:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
 def open_folder(path: Path) -> Iterator[int]:
-    """A descriptor of a folder that is no link; files are then opened relative to it."""
+    """A descriptor of a folder that is not a link, to open files relative to it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError:
@@ -104,7 +102,7 @@ def open_folder(path: Path) -> Iterator[int]:
 
 @contextmanager
 def open_file(name: str, folder_fd: int) -> Iterator[tuple[int, int]]:
-    """A regular file of an open folder: its descriptor and size. A pipe in its place cannot make us wait."""
+    """Descriptor and size of a regular file in an open folder. Never blocks, even if it is a pipe."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
     except FileNotFoundError:
@@ -124,7 +122,7 @@ def read_bytes(name: str, folder_fd: int, most_bytes: int) -> bytes:
     """All of a small file."""
     with open_file(name, folder_fd) as (fd, size):
         if size > most_bytes:
-            raise CheckpointError(f"{name} has {size:,} bytes, more than the {most_bytes:,} that are read.")
+            raise CheckpointError(f"{name} has {size:,} bytes, more than the limit of {most_bytes:,}.")
         pieces = []
         while piece := os.read(fd, most_bytes + 1):
             pieces.append(piece)
@@ -132,7 +130,7 @@ def read_bytes(name: str, folder_fd: int, most_bytes: int) -> bytes:
 
 
 def checksum(fd: int) -> int:
-    """CRC-32 of the file from its beginning: it finds every flip of one bit and every burst up to 32."""
+    """CRC-32 of the whole file: detects every single flipped bit and every burst of up to 32 bits."""
     os.lseek(fd, 0, os.SEEK_SET)
     buffer = memoryview(bytearray(PIECE_BYTES))
     crc = 0
@@ -142,10 +140,10 @@ def checksum(fd: int) -> int:
 
 
 def parse_json(name: str, data: bytes) -> Any:
-    """The JSON value in `data`, however it was made: too many values or too deep is refused."""
+    """The JSON value in `data`. Refuses too many values, and too deep nesting."""
     num_values = count_values(data)
     if num_values > MOST_VALUES:
-        raise CheckpointError(f"{name} holds about {num_values:,} values, more than the {MOST_VALUES:,} that are read.")
+        raise CheckpointError(f"{name} holds about {num_values:,} values, more than the limit of {MOST_VALUES:,}.")
     try:
         return json.loads(data)
     except RecursionError:
@@ -155,7 +153,7 @@ def parse_json(name: str, data: bytes) -> Any:
 
 
 def count_values(data: bytes) -> int:
-    """At least the number of values in JSON text; commas and brackets inside strings count too."""
+    """An upper bound of the values in JSON text; commas and brackets in strings count too."""
     return data.count(b",") + data.count(b"[") + data.count(b"{")
 
 

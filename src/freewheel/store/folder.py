@@ -1,9 +1,9 @@
 """A run's folder: its settings, checkpoints and logs, and the lock that keeps two processes from training in it.
 
 runs/CartPole-v1-dqn-0-20260131-154500/
-  run.json       which env, algorithm and seed, and when it began; a folder without it is no run
-  config.json    the effective settings        status.json   how far it has got
-  checkpoints/   see checkpoint.py             result.json   the final figures
+  run.json       env, algorithm, seed and start time; a folder without it is not a run
+  config.json    the effective settings        status.json   the progress
+  checkpoints/   see checkpoint.py             result.json   the final result
   metrics.csv    episodes.csv    tb/           lock          held while a process trains in it
 """
 
@@ -12,14 +12,15 @@ from __future__ import annotations
 import difflib
 import errno
 import fcntl
-import importlib.metadata
+import itertools
 import json
 import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,14 @@ from freewheel.store import disk
 DEFAULT_ROOT = Path("runs")
 IDENTITY, CONFIG, STATUS, RESULT, LOCK = "run.json", "config.json", "status.json", "result.json", "lock"
 MOST_JSON_BYTES = 4 << 20
-# Somebody who only looks whether a run is in use holds its lock for microseconds; a trainer outwaits that.
+# A process that only checks the lock holds it for microseconds; a training waits that long.
 LOCK_TRIES, LOCK_PAUSE_S = 10, 0.02
 MOST_NAME = 80
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run on disk. `problem` says why its identity could not be read; only `list_runs` gives such a one."""
+    """One run on disk. `problem` says why run.json could not be read; only `list_runs` sets it."""
 
     path: Path
     env: str
@@ -54,24 +55,16 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
-    def metrics_csv(self) -> Path:
-        return self.path / "metrics.csv"
-
-    @property
-    def episodes_csv(self) -> Path:
-        return self.path / "episodes.csv"
-
-    @property
     def tensorboard(self) -> Path:
         return self.path / "tb"
 
     def config(self) -> dict[str, Any]:
-        """The effective settings it was started with."""
+        """The effective settings of the run."""
         return _read_object(self.path / CONFIG)
 
     def write_status(self, status: str, **figures: Any) -> None:
-        """Says how far the run is: `running`, `finished`, `stopped` or `failed`, with figures such as steps=..."""
-        # Not brought to the disk: it is written often, and a machine that loses power loses no more than a line of a table.
+        """`status` is `running`, `finished`, `stopped` or `failed`; `figures` are numbers such as steps=..."""
+        # Not durable: it is written often, and little is lost with it.
         value = {"status": status, "updated_s": time.time(), **figures}
         _write_object(self.path / STATUS, value, is_durable=False)
 
@@ -79,11 +72,11 @@ class RunFolder:
         _write_object(self.path / RESULT, result)
 
     def result(self) -> dict[str, Any] | None:
-        """The final figures; None while there are none."""
+        """The final result; None before the end."""
         return _read_object(self.path / RESULT) if (self.path / RESULT).exists() else None
 
     def status(self) -> dict[str, Any]:
-        """What `write_status` said last; a run that said `running` and holds no lock has `died`."""
+        """The last status. A run that is `running` without its lock has `died`."""
         if not (self.path / STATUS).exists():
             return {"status": "running" if self.is_in_use() else "new"}
         status = _read_object(self.path / STATUS)
@@ -99,11 +92,11 @@ class RunFolder:
                 try:
                     total += os.lstat(os.path.join(folder, name)).st_size
                 except OSError:
-                    continue  # a checkpoint was rotated away meanwhile
+                    continue  # a checkpoint was removed meanwhile
         return total
 
     def is_in_use(self) -> bool:
-        """True while a process trains in it. The kernel lets go of the lock when that process ends, however it ends."""
+        """True while a process trains in it. The kernel frees the lock when that process ends."""
         try:
             fd = os.open(self.path / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -115,7 +108,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Holds the run for this process; a ConfigError says who else does."""
+        """Locks the run for this process. A ConfigError names the process that has the lock."""
         path = self.path / LOCK
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -142,17 +135,11 @@ class RunFolder:
 
 
 def new_run(root: Path, env: str, algo: str, seed: int, config: Mapping[str, Any]) -> RunFolder:
-    """Makes the folder of a new run, readable by its owner only; two that start at once get different ones."""
+    """Makes the folder of a new run, readable only by its owner. Runs that start at the same time get different folders."""
     started_s = time.time()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started_s))
     stem = f"{_plain(env)}-{_plain(algo)}-{seed}-{stamp}"
-    identity = {
-        "env": env,
-        "algo": algo,
-        "seed": seed,
-        "started_s": started_s,
-        "freewheel": importlib.metadata.version("freewheel"),
-    }
+    identity = {"env": env, "algo": algo, "seed": seed, "started_s": started_s, "freewheel": version("freewheel")}
     temp = disk.temp_in(root)
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -187,7 +174,7 @@ def open_run(path_or_name: str | Path, root: Path = DEFAULT_ROOT) -> RunFolder:
 
 
 def list_runs(root: Path = DEFAULT_ROOT) -> list[RunFolder]:
-    """The runs in `root`, oldest first; one that cannot be read has a `problem`. Other folders are left out."""
+    """The runs in `root`, oldest first. A run that cannot be read has a `problem`. Other folders are skipped."""
     try:
         paths = [root / name for name in os.listdir(root) if not name.startswith(".")]
     except FileNotFoundError:
@@ -206,11 +193,11 @@ def list_runs(root: Path = DEFAULT_ROOT) -> list[RunFolder]:
 
 
 def remove_run(run: RunFolder) -> None:
-    """Removes a run and all it holds, unless a process trains in it."""
+    """Removes a run, unless a process trains in it."""
     away = disk.temp_in(run.path.parent)
     with run.lock():
         try:
-            # Renamed first: a crash while it is removed leaves nothing that looks like a run.
+            # Renamed first: a crash during the removal leaves nothing that looks like a run.
             os.rename(run.path, away)
         except OSError as error:
             raise ConfigError(f"run {run.path} cannot be removed: {error.strerror}. Is the folder yours?") from error
@@ -218,21 +205,20 @@ def remove_run(run: RunFolder) -> None:
 
 
 def _claim(temp: Path, root: Path, stem: str) -> Path:
-    """Renames to a name that is free: the rename fails where another run stands, because that is not empty."""
-    count = 1
-    while True:
+    """Renames to a free name. A rename onto another run fails, because that folder is not empty."""
+    for count in itertools.count(1):
         path = root / (stem if count == 1 else f"{stem}-{count}")
         try:
             os.rename(temp, path)
-            return path
+            break
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
-        count += 1
+    return path
 
 
 def _plain(text: str) -> str:
-    """A part of a folder's name: `ALE/Pong-v5` gives `ALE-Pong-v5`, `my.module:make` gives `my.module-make`."""
+    """Text for a folder's name: `ALE/Pong-v5` becomes `ALE-Pong-v5`, `my.module:make` becomes `my.module-make`."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")[:MOST_NAME] or "env"
 
 
@@ -271,8 +257,7 @@ def _text(value: Mapping[str, Any]) -> bytes:
 
 
 def _try_lock(fd: int) -> bool:
-    try:
+    with suppress(BlockingIOError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return True
+    return False

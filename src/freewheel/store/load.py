@@ -1,9 +1,9 @@
-"""A trained policy on its own: no run, no replay, no env."""
+"""Loads checkpoints: a trained policy without its run, replay and env, or the state of a run to resume."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +14,33 @@ from torch import nn
 from freewheel.actors.actor import History
 from freewheel.algos.make import make_algo
 from freewheel.config import Config, from_dict
+from freewheel.contracts import Array, Spaces
 from freewheel.contracts import Policy as Acting
-from freewheel.contracts import Spaces
 from freewheel.errors import CheckpointError, ConfigError, EnvError
 from freewheel.nets.flat import Flat
 from freewheel.spec import RowSpec, flatten, read_space, unflatten
 from freewheel.store.checkpoint import Checkpoint, list_checkpoints, load, load_newest
 from freewheel.store.folder import DEFAULT_ROOT, RunFolder, open_run
 
-Array = np.ndarray[Any, Any]
-
 
 @dataclass
 class Trained:
-    """An algorithm with the weights that it has learned."""
+    """An algorithm with its trained network."""
 
     algo: Any
     net: nn.Module
     config: Config
 
     def acting(self, num_lanes: int, seed: int) -> Acting:
-        """A policy for so many lanes."""
+        """The policy for `num_lanes` lanes."""
         made: Acting = self.algo.policy(self.net, lambda stream: seed, range(num_lanes), num_lanes)
         return made
 
 
 class Policy:
-    """Acts greedily: `act` takes an observation as the env gives it, or a batch of them, and gives what `step` takes.
+    """Acts greedily: `act` takes an observation of the env, or a batch of them, and returns what `step` takes.
 
-    Where the network sees several observations at once (world.stack), it keeps the last ones itself: call `reset` when an
-    episode begins.
+    With world.stack the policy keeps the last observations itself: call `reset` when an episode begins.
     """
 
     def __init__(self, trained: Trained) -> None:
@@ -59,24 +56,23 @@ class Policy:
         self._is_first = True
 
     def act(self, obs: Any) -> Any:
-        """The best action by the network's values, or the likeliest by its policy; an array of them for a batch."""
-        fields = flatten("obs", self.obs_space, obs)
-        one = {field.name: field.shape for field in self._fields if field.is_observation}
-        extra = {rows.ndim - len(one[name]) for name, rows in fields.items()}
-        if extra - {0, 1} or len(extra) != 1 or any(rows.shape[-len(s) :] != s for s, rows in _shapes(one, fields)):
-            shapes = {name: rows.shape for name, rows in fields.items()}
+        """The greedy action, or an array of them for a batch: the best by value, or the likeliest of a stochastic policy."""
+        rows = flatten("obs", self.obs_space, obs)
+        shapes = {field.name: field.shape for field in self._fields if field.is_observation}
+        ranks = {column.ndim - len(shapes[name]) for name, column in rows.items()}
+        is_wrong = any(column.shape[column.ndim - len(shapes[name]) :] != shapes[name] for name, column in rows.items())
+        if ranks not in ({0}, {1}) or is_wrong:
             raise ConfigError(
-                f"the policy takes observations of shape {one}, or a batch of them; it was given {shapes}."
+                f"the policy takes observations of shape {shapes}, or a batch of them; it was given "
+                f"{ {name: column.shape for name, column in rows.items()} }."
             )
-        is_single = extra == {0}
-        batch = {name: np.ascontiguousarray(rows[None] if is_single else rows) for name, rows in fields.items()}
+        is_single = ranks == {0}
+        batch = {name: np.ascontiguousarray(column[None] if is_single else column) for name, column in rows.items()}
         seen = self._stacked(batch)
         if (refused := self._acting.refuse(batch)) is not None:
             raise EnvError(f"observation {refused[0]} has {refused[1]}. Allow at least one, or end the episode there.")
         actions = unflatten("action", self.action_space, self._acting.greedy(seen))
-        if not is_single:
-            return actions
-        return _first(actions)
+        return _first(actions) if is_single else actions
 
     def _stacked(self, batch: dict[str, Array]) -> dict[str, Array]:
         if self.config.world.stack == 1:
@@ -89,14 +85,19 @@ class Policy:
         return self._history.push(np.arange(count), batch, first)
 
 
-def _shapes(one: dict[str, tuple[int, ...]], fields: dict[str, Array]) -> list[tuple[tuple[int, ...], Array]]:
-    return [(shape, fields[name]) for name, shape in one.items() if shape]
+def _first(actions: Any) -> Any:
+    """The first of a batch of actions, as `step` takes it."""
+    if isinstance(actions, dict):
+        return {name: _first(part) for name, part in actions.items()}
+    if isinstance(actions, tuple):
+        return tuple(_first(part) for part in actions)
+    return actions[0].item() if actions.ndim == 1 else actions[0]
 
 
 def load_policy(path: str | Path, root: Path = DEFAULT_ROOT, body: Any = None, name: str = "") -> Policy:
-    """The policy of a run (its newest whole checkpoint), by name or path, or of one checkpoint by its path.
+    """The policy of a run (its newest complete checkpoint), by name or path, or of one checkpoint by its path.
 
-    Of a run with several policies, the one called `name`.
+    For a run with several policies, `name` says which one.
     """
     return policy_of(find_checkpoint(path, root, name), body, name)
 
@@ -113,12 +114,12 @@ def find_checkpoint(path: str | Path, root: Path = DEFAULT_ROOT, name: str = "")
 
 
 def policy_names(folder: RunFolder) -> list[str]:
-    """Of a run's policies, in the order of the groups that they play; "" where there is only one."""
+    """The policies of a run, in the order of the groups that they play; "" for a single policy."""
     return list(folder.config().get("policies") or [""])
 
 
 def find_folder(checkpoints: Path, name: str) -> Path:
-    """Where the newest checkpoint with a policy lies: with all policies of the run, or by itself."""
+    """The folder with the newest checkpoint of a policy: the run's, with all policies, or the policy's own."""
     own = checkpoints / name
     if not name or not own.is_dir():
         return checkpoints
@@ -127,19 +128,22 @@ def find_folder(checkpoints: Path, name: str) -> Path:
 
 
 def policy_of(checkpoint: Checkpoint, body: Any = None, name: str = "") -> Policy:
-    """`body` is the network that the run was given as an object: a checkpoint holds its numbers, not its code."""
+    """`body` is the network that the run was given as an object: a checkpoint holds its weights, not its code."""
     try:
-        tensors, state = part_of_name(checkpoint, name)
+        tensors, state = part_of(checkpoint, name)
         config = from_dict(state["config"])
         obs_space, action_space = (read_space(state[key]) for key in ("obs_space", "action_space"))
     except (KeyError, TypeError, ValueError, ConfigError) as error:
-        raise CheckpointError(f"checkpoint {checkpoint.path} is not one of a policy: {error}.") from error
+        raise CheckpointError(f"checkpoint {checkpoint.path} has no policy: {error}.") from error
     algo = make_algo(config, Spaces(obs_space, action_space, config.world.lanes), body=body)
-    _restore(algo.net, tensors, checkpoint.path)
-    return Policy(Trained(algo, algo.net, config))
+    flat = Flat(algo.net)
+    weights = flat.vector(algo.net)
+    own = {f"net.{name}": view for name, view in flat.views(weights).items()}
+    restore_weights(own, tensors, checkpoint.path)
+    return Policy(Trained(algo, flat.bind(algo.net, weights).eval().requires_grad_(False), config))
 
 
-def part_of_name(checkpoint: Checkpoint, name: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def part_of(checkpoint: Checkpoint, name: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Tensors and state of one policy."""
     own = checkpoint.state.get("policies")
     if own is None:
@@ -150,20 +154,12 @@ def part_of_name(checkpoint: Checkpoint, name: str) -> tuple[dict[str, torch.Ten
 
 
 def under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors whose names begin so, by the rest of their names."""
+    """The tensors whose names begin with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _restore(net: nn.Module, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    flat = Flat(net)
-    weights = flat.vector(net)
-    own = {f"net.{name}": view for name, view in flat.views(weights).items()}
-    restore_weights(own, tensors, path)
-    flat.bind(net, weights).eval().requires_grad_(False)
-
-
 def restore_weights(own: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Copies saved tensors into the run's own, all of which must be there in the same shape."""
+    """Copies saved tensors into the run's own. All of them must exist in the same shape."""
     for name, tensor in own.items():
         found = saved.get(name)
         if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
@@ -176,10 +172,24 @@ def restore_weights(own: Mapping[str, torch.Tensor], saved: Mapping[str, torch.T
         tensor.copy_(saved[name])
 
 
-def _first(actions: Any) -> Any:
-    """The first of a batch of actions, as `step` takes it."""
-    if isinstance(actions, dict):
-        return {name: _first(part) for name, part in actions.items()}
-    if isinstance(actions, tuple):
-        return tuple(_first(part) for part in actions)
-    return actions[0].item() if actions.ndim == 1 else actions[0]
+def load_run(checkpoints: Path, policies: Sequence[str] = ()) -> Checkpoint:
+    """The newest state of a run. Policies that were saved separately are put together, each from its newest checkpoint."""
+    folders = {name: find_folder(checkpoints, name) for name in policies}
+    if all(folder == checkpoints for folder in folders.values()):
+        return load_newest(checkpoints)
+    parts = {name: load_newest(folder) for name, folder in folders.items()}
+    tensors, states, files = dict[str, torch.Tensor](), dict[str, Any](), dict[str, Path]()
+    for name, part in parts.items():
+        own, states[name] = part_of(part, name)
+        tensors |= {f"{name}/{key}": tensor for key, tensor in own.items()}
+        prefix = "" if "policies" in part.state else f"{name}-"
+        files |= {f"{prefix}{file}": path for file, path in part.files.items()}
+    merged = {
+        "policies": states,
+        "steps": sum(int(own["own_steps"]) for own in states.values()),
+        "updates": sum(int(own["updates"]) for own in states.values()),
+        "seconds": max(float(part.state["seconds"]) for part in parts.values()),
+    }
+    newest = max(parts.values(), key=lambda part: part.step)
+    warnings = tuple(dict.fromkeys(warning for part in parts.values() for warning in part.warnings))
+    return replace(newest, tensors=tensors, state=merged, files=files, warnings=warnings)

@@ -1,4 +1,4 @@
-"""Checkpoints written by a thread of their own, from copies: training goes on meanwhile."""
+"""Writes checkpoints in another thread, from copies, while training continues."""
 
 from __future__ import annotations
 
@@ -13,73 +13,59 @@ import torch
 from freewheel.errors import CheckpointError
 from freewheel.store.checkpoint import WriteFile, save
 
-# So many failures in a row, and the run counts as degraded.
+# After so many failures in a row the run is called degraded.
 DEGRADED_AFTER = 3
+
+Tensors = Mapping[str, torch.Tensor]
+State = Mapping[str, Any]
 
 
 class Saver:
-    """One checkpoint at a time. What could not be written is told each time; the older checkpoints stay."""
+    """Writes one checkpoint at a time. Each failure is reported; earlier checkpoints are kept."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.newest_step = 0
         self._folder, self._keep = folder, keep
         self._thread: threading.Thread | None = None
-        self._told: deque[dict[str, Any]] = deque()
+        self._messages: deque[dict[str, Any]] = deque()
         self._failed_in_row = 0
 
     @property
     def is_busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def start(self, step: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
-        """Copies at once and writes later."""
-        copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    def start(self, step: int, tensors: Tensors, state: State) -> None:
+        """Copies the tensors now and writes later."""
+        given: tuple[Any, ...] = (step, {name: tensor.detach().clone() for name, tensor in tensors.items()}, state, {})
         self.close()
         self.newest_step = step
-        self._thread = threading.Thread(
-            target=self._write, args=(step, copies, state, {}), name="fw-saver", daemon=True
-        )
+        self._thread = threading.Thread(target=self._write, args=given, name="fw-saver", daemon=True)
         self._thread.start()
 
-    def save(
-        self,
-        step: int,
-        tensors: Mapping[str, torch.Tensor],
-        state: Mapping[str, Any],
-        files: Mapping[str, WriteFile],
-    ) -> None:
+    def save(self, step: int, tensors: Tensors, state: State, files: Mapping[str, WriteFile]) -> None:
         """Writes now."""
         self.close()
         self.newest_step = step
         self._write(step, tensors, state, files)
 
     def finished(self) -> list[dict[str, Any]]:
-        """What was saved, and what could not be, since the last call."""
-        told = []
-        while self._told:
-            told.append(self._told.popleft())
-        return told
+        """Messages about checkpoints that were saved or failed since the last call."""
+        return [self._messages.popleft() for _ in range(len(self._messages))]
 
     def close(self, timeout_s: float = 60.0) -> None:
         if self._thread is not None:
             self._thread.join(timeout_s)
             self._thread = None
 
-    def _write(
-        self,
-        step: int,
-        tensors: Mapping[str, torch.Tensor],
-        state: Mapping[str, Any],
-        files: Mapping[str, WriteFile],
-    ) -> None:
+    def _write(self, step: int, tensors: Tensors, state: State, files: Mapping[str, WriteFile]) -> None:
         try:
             path = save(self._folder, step, tensors, state, files, keep=self._keep)
         except CheckpointError as error:
             self._failed_in_row += 1
-            degraded = f" The run is degraded: {self._failed_in_row} checkpoints in a row could not be written."
-            self._told.append(
-                {"note": f"CheckpointError: {error}{degraded if self._failed_in_row >= DEGRADED_AFTER else ''}"}
-            )
+            note = f"CheckpointError: {error}"
+            if self._failed_in_row >= DEGRADED_AFTER:
+                note += f" The run is degraded: {self._failed_in_row} checkpoints in a row could not be written."
+            self._messages.append({"note": note})
             return
         self._failed_in_row = 0
-        self._told.append({"saved": str(path), "step": step})
+        self._messages.append({"saved": str(path)})

@@ -1,4 +1,4 @@
-"""One role as the supervisor sees it: its process, its channel, its signs of life."""
+"""The process of one role as the supervisor sees it: start, messages, signs of life, end."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from freewheel.run.plan import Plan
 STACK_S = 0.2
 
 
-class Member:
-    """A role and its lives. `policy` is the one that it works for, None for an actor, who plays them all. `page` is its place in
-    the ledger, None for one that keeps none.
+class RoleProcess:
+    """A role that may be started several times. `policy` is None for an actor, which plays all policies. `page` is the role's ledger
+    page, if it has one.
     """
 
     def __init__(self, plan: Plan, kind: str, policy: int | None, index: int, page: int | None) -> None:
@@ -34,13 +34,13 @@ class Member:
         self.channel: Channel | None = None
         self.trouble: Trouble | None = None
         self.started_s = 0.0
-        self.lived_s = 0.0  # in all lives that have ended
-        self.snapshot: Snapshot | None = None  # of its page, after its end
+        self.lived_s = 0.0  # over all lives that have ended
+        self.snapshot: Snapshot | None = None  # of its page, once it has ended
         self._cpu_before_s = self._cpu_now_s = self.memory_mb = 0.0
         self._usage: ProcessUsage | None = None
         self.deaths: deque[float] = deque()
         self.beats, self.beat_s, self.phases = -1, 0.0, dict[str, int]()
-        self.is_told = False  # that it shows no sign of life
+        self.is_reported = False  # as silent
         self._stack_fd: int | None = None
 
     @property
@@ -53,30 +53,28 @@ class Member:
         return self.process.pid or 0
 
     def start(self) -> None:
-        self.life += 1
         ours, theirs = pair()
+        started_s = time.monotonic()  # the start of the process is part of its life
+        given = (self.kind, self.policy or 0, self.index, self.life + 1, self.plan, theirs)
         context = multiprocessing.get_context("forkserver")
-        name = f"freewheel-{self.name}"
-        started_s = time.monotonic()  # asking for a process is part of its life
-        given = (self.kind, self.policy or 0, self.index, self.life, self.plan, theirs)
-        process = context.Process(target=entry.main, args=given, name=name)
+        process = context.Process(target=entry.main, args=given, name=f"freewheel-{self.name}")
         try:
             with without_main(*self.plan.given()), theirs:
                 process.start()
         except BaseException:
             ours.close()
-            self.life -= 1  # there was none
             raise
+        self.life += 1
         self.process, self.channel, self.trouble = process, Channel(ours), None
         self.started_s, self.beat_s = started_s, time.monotonic()
         self.snapshot = None
         self._cpu_before_s, self._cpu_now_s = self.cpu_s, 0.0
         self._usage = ProcessUsage(process.pid or 0)
-        self.beats, self.is_told, self._stack_fd = -1, False, None
+        self.beats, self.is_reported, self._stack_fd = -1, False, None
 
     @property
     def cpu_s(self) -> float:
-        """CPU seconds in all lives, up to the last look."""
+        """CPU seconds over all lives, at the last look."""
         return self._cpu_before_s + self._cpu_now_s
 
     def look_at_usage(self) -> None:
@@ -95,14 +93,14 @@ class Member:
                 self.trouble = Trouble(**message["trouble"])
         return found
 
-    def bury(self) -> int:
-        """After its end: takes the process away with all that it started; the value is its exit code."""
+    def clean_up(self) -> int:
+        """After its end: removes the process and everything it started. Returns its exit code."""
         assert self.process is not None
         assert self.channel is not None
         self.process.join(5.0)
         code = self.process.exitcode
         with contextlib.suppress(OSError):
-            os.killpg(self.pid, signal.SIGKILL)  # helpers of its env
+            os.killpg(self.pid, signal.SIGKILL)  # processes that its env started
         self.channel.close()
         self.lived_s += time.monotonic() - self.started_s
         self.process.close()
@@ -110,61 +108,45 @@ class Member:
         return -signal.SIGKILL if code is None else code
 
     def kill(self) -> None:
-        """Ends it and waits until it is gone: its successor must never write beside it."""
+        """Kills it and waits for its end: its successor must never write at the same time."""
         if self.process is None:
             return
-        with contextlib.suppress(OSError):
-            os.killpg(self.pid, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(OSError):
+                kill(self.pid, signal.SIGKILL)
         self.process.join(5.0)
 
     def shows_life(self, snapshot: Snapshot, now: float) -> bool:
-        """Whether its count of turns has moved since the last look."""
+        """Whether it has taken turns since the last look."""
         if snapshot.counters["beats"] == self.beats:
             return False
         self.beats, self.beat_s, self.phases = snapshot.counters["beats"], now, snapshot.phases_ns
-        self.is_told = False
+        self.is_reported = False
         return True
 
     @property
     def is_stopped(self) -> bool:
-        """By SIGSTOP or a debugger: such a process does nothing at all, whatever its phase."""
-        return self.process is not None and _is_stopped(self.pid)
+        """By SIGSTOP or a debugger."""
+        with contextlib.suppress(OSError), open(f"/proc/{self.pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in ("T", "t")
+        return False
 
     def stack(self) -> str:
-        """Where it is, as its own Python sees it; a word instead when it cannot tell."""
+        """Its Python stack, or the reason why there is none."""
         if self.process is None or self._stack_fd is None:
-            return "(it has not begun)"
+            return "(the process has not started)"
         if self.is_stopped:
-            return "(the process is stopped: somebody sent it SIGSTOP)"
+            return "(the process is stopped by SIGSTOP)"
         try:
             with open(f"/proc/{self.pid}/fd/{self._stack_fd}", "rb") as file:
                 file.seek(0, os.SEEK_END)
                 os.kill(self.pid, signal.SIGUSR1)
                 time.sleep(STACK_S)
-                return file.read().decode(errors="replace").strip() or "(it does not answer)"
+                return file.read().decode(errors="replace").strip() or "(the process does not answer)"
         except OSError:
-            return "(it cannot be asked)"
+            return "(the process does not exist)"
 
 
 def running_phase(before: dict[str, int], after: dict[str, int]) -> str:
-    """What a role is doing that showed no sign of life in between: the phase that grew most."""
+    """The phase of a role that takes no turns: the one whose time grew most."""
     return max(after, key=lambda name: after[name] - before.get(name, 0), default="start")
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] in ("T", "t")
-    except OSError:
-        return False
-
-
-def how_ended(code: int) -> str:
-    if code < 0:
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
-    return f"exit code {code}"

@@ -1,4 +1,4 @@
-"""Whether and when a learner's update is compiled: decided beside the training, made by a process of its own."""
+"""Decides during training whether to compile a learner's update, and has another process compile it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from collections.abc import Callable
 
 from freewheel.machine.compile_decision import Decision, known_gain
 from freewheel.run.channel import Message
-from freewheel.run.member import Member
 from freewheel.run.plan import Plan, PolicyPlan
+from freewheel.run.role_process import RoleProcess
 from freewheel.run.supervisor import Supervisor
 
 
-class Compiling:
-    """Of one policy. With compile=on it begins with the run; with auto once the cost of an update is known and it pays."""
+class CompileControl:
+    """For one policy. compile=on: compiles from the start; auto: once the time of an update is known, if it pays."""
 
     def __init__(self, plan: Plan, policy: PolicyPlan, supervisor: Supervisor, note: Callable[[str], None]) -> None:
         self._plan, self._policy, self._supervisor, self._note = plan, policy, supervisor, note
         self._config = policy.config.learner
         self._decision = Decision(known_gain(policy.form_key))
         self._update_s = 0.0
-        self._has_asked = False
-        self._adopt: Message | None = None  # what came of compiling, for a learner that is started anew
+        self._adopt: Message | None = None  # the result, for a learner that is restarted
 
     def begin(self) -> None:
         if self._config.compile == "on":
@@ -32,14 +31,14 @@ class Compiling:
         counts = self._plan.counts.of(self._policy.index)
         left = self._policy.num_updates(max(self._plan.config.steps - counts.run_steps, 0))
         note = self._decision.ask(left, counts.updates, self._update_s)
-        if note is not None:
-            self._note(note)
-        if self._decision.wants is not None and not self._has_asked:
-            self._has_asked = True
-            self._supervisor.compile(self._policy.index, only_found=not self._decision.wants)
+        if note is None:
+            return
+        self._note(note)
+        if self._decision.wants is not None:
+            self._supervisor.compile(self._policy.index, only_find=not self._decision.wants)
 
-    def hear(self, member: Member, message: Message) -> None:
-        """What the learner and the compiler of this policy say."""
+    def receive(self, role: RoleProcess, message: Message) -> None:
+        """A message of this policy's learner or compiler."""
         supervisor, learner = self._supervisor, self._supervisor.learners[self._policy.index]
         if "update_s" in message:
             self._update_s = message["update_s"]
@@ -49,10 +48,10 @@ class Compiling:
                 supervisor.start_targets(self._policy.index, message["package"][-1])
             supervisor.tell(learner, self._adopt)
         if message.get("compiler_ended"):
-            self._note(f"The update could not be compiled ({message['why']}). Training goes on with eager updates.")
+            self._note(f"The update could not be compiled ({message['why']}). Training continues with eager updates.")
             self._adopt = {"adopt": None}
             supervisor.tell(learner, self._adopt)
-        if "stack" in message and member is learner and self._adopt is not None:
-            supervisor.tell(member, self._adopt)
+        if "stack" in message and role is learner and self._adopt is not None:
+            supervisor.tell(role, self._adopt)
         if "compiled" in message:
             self._note(f"Compiled updates from update {self._plan.counts.of(self._policy.index).updates:,} on.")
