@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from freewheel.machine import cache, process
 from freewheel.machine.main_module import without_main
@@ -135,16 +135,22 @@ def remember(key: str, measured: Measured[C]) -> None:
 
 
 def throwaway(
-    work: Work, *args: Any, timeout_s: float, start_timeout_s: float = 0.0, needs: Sequence[Any] = ()
+    work: Work,
+    *args: Any,
+    timeout_s: float,
+    start_timeout_s: float = 0.0,
+    needs: Sequence[Any] = (),
+    method: Literal["forkserver", "spawn"] = "forkserver",
 ) -> Report:
     """Runs `work(*args, tell)` in a process that may hang or die, and always returns.
 
     `tell(value)` reports a value as JSON, `tell()` only shows that the process is alive. A process that is silent for `timeout_s`
     (at first `start_timeout_s`, if that is longer) prints its stack and is killed with everything it started. `needs` are the
-    arguments that the user's script may define.
+    arguments that the user's script may define. A process by `spawn` starts slower, with nothing loaded.
     """
-    start_forkserver()
-    context = multiprocessing.get_context("forkserver")
+    if method == "forkserver":
+        start_forkserver()
+    context: Any = multiprocessing.get_context(method)
     reader, writer = context.Pipe(duplex=False)
     limits_s = (max(start_timeout_s, timeout_s), timeout_s)
     child = context.Process(target=_child, args=(work, args, limits_s, os.getpid(), owner_id(), writer))

@@ -21,9 +21,9 @@ def choose_apart(env: Any, config: WorldConfig, actors: int, step_timeout_s: flo
     """`choose_world`, which always returns: an env that hangs, crashes or raises is stepped inline, where the run names the fault."""
     if is_settled(env, config):
         return Choice(config)
+    work = (_choose, env, config, num_cores(), actors)
     # Other programs may have to start when an env is made.
-    limits = {"timeout_s": step_timeout_s, "start_timeout_s": START_S}
-    report = throwaway(_choose, env, config, num_cores(), actors, **limits, needs=(env,))
+    report = throwaway(*work, timeout_s=step_timeout_s, start_timeout_s=START_S, needs=(env,))
     if not report.told:
         return world_kind.unmeasured(config, report.failure, num_cores())
     decided, reason, times = report.told[0]
