@@ -14,7 +14,7 @@ from freewheel.config.check import POOL_ONLY, refuse_sequential, refuse_unused, 
 from freewheel.errors import ConfigError
 from freewheel.imports import find_name
 from freewheel.machine.cores import num_cores
-from freewheel.machine.picklable import cannot_leave
+from freewheel.machine.picklable import why_not_picklable
 from freewheel.nets.custom import GIVEN
 from freewheel.nets.inputs import is_image
 from freewheel.run.layout import Layout, choose
@@ -175,7 +175,7 @@ def _arranged(prepared: Prepared, is_bound: bool) -> Prepared:
     config, layout = prepared.config, prepared.layout
     for name in config.log.sinks:
         find_name(name, SINK_HINT)
-    if layout.runtime == "local" and (hindrance := cannot_leave(prepared.env, prepared.body, prepared.loss)):
+    if layout.runtime == "local" and (hindrance := why_not_picklable(prepared.env, prepared.body, prepared.loss)):
         if config.runtime == "local" and is_bound:
             raise ConfigError(
                 f"The local runtime starts other processes, and {hindrance}. Set runtime to sequential, or give it another way."

@@ -13,9 +13,8 @@ from dataclasses import replace
 
 from freewheel.errors import FreewheelError, RoleLost
 from freewheel.machine.fault_points import reach
-from freewheel.machine.guard import Guard
 from freewheel.machine.pinning import OwnCore, Pin
-from freewheel.machine.process import start_forkserver
+from freewheel.machine.process import Guard, start_forkserver
 from freewheel.report.account import RoleTime
 from freewheel.report.phases import PHASES
 from freewheel.report.processes import Processes
