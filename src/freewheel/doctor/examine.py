@@ -234,7 +234,7 @@ def _cost_facts(costs: Costs, config: Config, is_pool: bool) -> Iterator[Fact]:
         cure = "Its threads compete with the learner for cores: limit them where the env is made."
         yield Fact(ENV, "work", f"several threads: {share}", costs.cpu_share, "warning", cure)
     else:
-        yield Fact(ENV, "work", f"CPU-bound: {share}", costs.cpu_share)
+        yield Fact(ENV, "work", f"computes: {share}", costs.cpu_share)
 
 
 def _failure(env: str, stage: str, error: BaseException) -> Fact:
