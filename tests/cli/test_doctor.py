@@ -154,7 +154,7 @@ def test_workers_are_told_as_they_are_measured() -> None:
     assert f"over {1e3 * LEAST_S:.0f} ms" in rows(assemble("", {"algo": "ppo", "runtime": "local"}))["learner"]
 
 
-@pytest.mark.parametrize(("threads", "text"), [(None, "a trial at the start finds fastest"), (2, "threads: 2")])
+@pytest.mark.parametrize(("threads", "text"), [(None, "measures the fastest number at its start"), (2, "threads: 2")])
 def test_threads_of_images(threads: int | None, text: str) -> None:
     assert rows(Config("E-v0"), Fact("env", "update", "", {"threads": threads}))["learner"].endswith(text)
 

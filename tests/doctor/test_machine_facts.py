@@ -117,7 +117,7 @@ def test_threads_of_the_environment_are_replaced(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     fact = facts()["threads"]
     assert fact.state == "ok"
-    assert "OMP_NUM_THREADS=13 is replaced" in fact.shown
+    assert "overrides OMP_NUM_THREADS=13" in fact.shown
     assert facts(learner__threads=4)["threads"].state == "warning"
 
 

@@ -38,7 +38,7 @@ def test_the_end_of_a_run_repays_nothing() -> None:
 def test_what_was_no_faster_before_is_not_compiled_again() -> None:
     decision = Decision(gain=1.01)
     assert decision.ask(500_000, LOOK_AFTER, 1e-3) == (
-        "Not compiling the update: on this machine it was 1.01 times as fast as eager (remembered)."
+        "Not compiling the update: on this machine it was 1.01 times as fast as eager (measured earlier)."
     )
     assert decision.wants is None
     # 250 s of updates are left, of which a known gain of 1.1 saves less than compiling takes; the guess would not.

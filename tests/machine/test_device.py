@@ -12,7 +12,7 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are(monkeypatch: 
     monkeypatch.setattr(device, "present", lambda: ["cpu"])
     for asked in ("cuda", "mps"):
         with pytest.raises(
-            ConfigError, match=f"learner.device={asked} is not there; this machine has cpu. .*takes cpu"
+            ConfigError, match=f"learner.device={asked} does not exist: this machine has cpu. .*uses cpu"
         ):
             device.pick_device(asked)
     assert device.pick_device("auto") == device.pick_device("cpu") == torch.device("cpu")
@@ -37,9 +37,9 @@ def test_one_of_several_cuda_devices_goes_by_its_number(monkeypatch: pytest.Monk
     assert device.cuda_devices() == ["cuda:0", "cuda:1"]
     assert device.pick_device("cuda:1") == torch.device("cuda:1")
     assert device.pick_device("cuda") == device.pick_device("auto") == torch.device("cuda")
-    with pytest.raises(ConfigError, match=r"learner.device=cuda:2 is not there; .* has cuda:0, cuda:1\. Choose one"):
+    with pytest.raises(ConfigError, match=r"learner.device=cuda:2 does not exist: .* has cuda:0, cuda:1\. Choose one"):
         device.pick_device("cuda:2")
-    with pytest.raises(ConfigError, match=r"local.act_device=cuda:7 is not there"):
+    with pytest.raises(ConfigError, match=r"local.act_device=cuda:7 does not exist"):
         device.pick_device("cuda:7", "local.act_device")
 
 

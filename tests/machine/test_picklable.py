@@ -15,8 +15,7 @@ import pytest
 import freewheel
 from freewheel.config import assemble
 from freewheel.errors import ConfigError
-from freewheel.machine.main_module import is_guarded, needs_main, without_main
-from freewheel.machine.picklable import cannot_leave
+from freewheel.machine.picklable import is_guarded, needs_main, why_not_picklable, without_main
 from freewheel.run.prepare import prepare_new
 
 ENV = """
@@ -72,12 +71,12 @@ def test_a_call_beside_the_guard_is_named(tmp_path: Path) -> None:
 
 
 def test_what_cannot_leave_is_told() -> None:
-    assert cannot_leave("CartPole-v1", None, None) == ""
+    assert why_not_picklable("CartPole-v1", None, None) == ""
     env = gymnasium.make("CartPole-v1")
-    assert "object" in cannot_leave(env, None, None)
+    assert "object" in why_not_picklable(env, None, None)
     env.close()
-    assert "cannot be sent" in cannot_leave(lambda: None, None, None)
-    assert "loss" in cannot_leave("CartPole-v1", None, lambda: None)
+    assert "cannot be sent" in why_not_picklable(lambda: None, None, None)
+    assert "loss" in why_not_picklable("CartPole-v1", None, lambda: None)
 
 
 def test_a_runtime_that_a_preset_prefers_gives_way() -> None:

@@ -58,7 +58,7 @@ def test_a_learner_that_others_hold_up_gets_the_core_it_ran_on(machine: Machine)
     own = given(machine)
     assert own.core == 1
     assert machine.bound == {LEARNER: {1}, FEED: {0}, ACTOR: {0}}
-    assert machine.notes == ["the learner has core 1 to itself: others had held it up 8% of its time."]
+    assert machine.notes == ["Pinned the learner to core 1: other processes delayed it 8% of the time."]
 
 
 @pytest.mark.parametrize(("ran", "held"), [(0.5, 0.2), (0.99, 0.01)], ids=["it waits for rows", "nobody holds it up"])
@@ -71,7 +71,7 @@ def test_nobody_is_sent_away_where_there_is_nothing_to_win(machine: Machine, ran
 
 @pytest.mark.parametrize(
     ("ran", "held", "why"),
-    [(0.6, 0.4, "held up 40% of its time all the same"), (0.5, 0.0, "it waits for the others")],
+    [(0.6, 0.4, "still delayed 40% of the time"), (0.5, 0.0, "it waits for the actors")],
     ids=["another program", "the others bind"],
 )
 def test_the_core_is_shared_again_for_good_where_that_did_not_help(
@@ -132,9 +132,7 @@ def test_one_core_is_not_divided_and_on_says_so(tmp_path: Path, monkeypatch: pyt
     machine = Machine(tmp_path, monkeypatch, cores=1)
     machine.second(machine.own("on"), ran=0.9, held=0.1)
     assert machine.bound == {}
-    assert machine.notes == [
-        "local.pin=on has no effect here: it takes two cores and a system that binds threads to them."
-    ]
+    assert machine.notes == ["local.pin=on has no effect here: it needs two cores and a system that can pin threads."]
 
 
 def test_threads_that_end_meanwhile_and_a_system_that_tells_nothing_are_no_trouble(

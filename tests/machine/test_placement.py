@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from freewheel.errors import ConfigError
-from freewheel.machine.placement import balanced, place, place_workers
+from freewheel.machine.device import balanced, place, place_workers
 
 FOUR = ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
 
@@ -29,10 +29,10 @@ def test_workers_have_a_device_each_from_the_learners_own_on(
 
 
 def test_more_workers_than_devices_are_refused_with_their_number() -> None:
-    said = r"learner\.workers=3 on learner\.device=cuda need a CUDA device each, .* has 2 \(cuda:0, cuda:1\)\. Lower"
+    said = r"learner\.workers=3 on learner\.device=cuda need one CUDA device each, .* has 2 \(cuda:0, cuda:1\)\. Lower"
     with pytest.raises(ConfigError, match=said):
         place_workers("cuda", 3, FOUR[:2])
-    with pytest.raises(ConfigError, match=r"learner\.workers=2 share .* learner\.device=mps"):
+    with pytest.raises(ConfigError, match=r"learner\.workers=2 needs .* learner\.device=mps"):
         place_workers("mps", 2, [])
 
 

@@ -49,7 +49,7 @@ def test_a_precision_that_kills_its_process_becomes_a_reason_and_fp32(monkeypatc
     first, again = precision.choose("bf16", "cpu"), precision.choose("bf16", "cpu")
     assert first.chosen == again.chosen == "fp32"
     assert first.reason == "Training in fp32: bf16 does not run here (its process died by SIGILL)."
-    assert again.reason == "Training in fp32: bf16 does not run here (its process died by SIGILL) (remembered)."
+    assert again.reason == "Training in fp32: bf16 does not run here (its process died by SIGILL) (measured earlier)."
     assert here.asked == ["bf16"]
     assert precision.why_not("bf16", "cpu") == "its process died by SIGILL"
 
@@ -108,7 +108,7 @@ def test_fp32_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_was_asked_for_is_told_with_its_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, bf16=0.5)
-    expected = "Training in bf16, as asked: bf16 is 0.50 times as fast as fp32."
+    expected = "Training in bf16, as set: bf16 is 0.50 times as fast as fp32."
     assert precision.choose("bf16", "cpu").reason == expected
 
 

@@ -85,7 +85,7 @@ def test_a_measurement_is_remembered_by_machine_and_work(monkeypatch: pytest.Mon
     cache.remember(key, {"more": 1})
     found = trial.recall(key, ["a", "b"])
     assert found == Measured({"a": [0.1], "b": []}, "b died", is_remembered=True)
-    assert found.suffix == " (remembered)"
+    assert found.suffix == " (measured earlier)"
     assert cache.recall(key)["more"] == 1
     assert trial.recall(key, ["a"]) is None  # of other candidates
     monkeypatch.setattr(cache, "cpu_flags", lambda: "another machine")

@@ -86,7 +86,7 @@ def test_forms_are_tried_once_and_remembered(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(update_trial, "try_forms", lambda *given: pytest.fail("tried again"))
     again = planned(settings())
     assert again.policies[0].form == plan.policies[0].form
-    assert again.notes == [f"{plan.notes[0][:-1]} (remembered)."]
+    assert again.notes == [f"{plan.notes[0][:-1]} (measured earlier)."]
     assert not planned(settings(learner__threads=1, learner__memory_format="contiguous")).notes
 
 

@@ -8,24 +8,17 @@ from typing import Any
 
 import tyro
 
-from freewheel.bench.settings import (
-    LedgerSettings,
-    ReplaySettings,
-    SpeedupSettings,
-    UpdateSettings,
-    WeightsSettings,
-    WorldsSettings,
-)
+from freewheel.bench import settings as kinds
 from freewheel.machine.threads import limit_threads
 
 # Each benchmark is a module of freewheel.bench with a run(settings); it is imported only when it is called.
 SETTINGS: dict[str, Callable[..., Any]] = {
-    "replay": ReplaySettings,
-    "weights": WeightsSettings,
-    "ledger": LedgerSettings,
-    "update": UpdateSettings,
-    "worlds": WorldsSettings,
-    "speedup": SpeedupSettings,
+    "replay": kinds.ReplaySettings,
+    "weights": kinds.WeightsSettings,
+    "ledger": kinds.LedgerSettings,
+    "update": kinds.UpdateSettings,
+    "worlds": kinds.WorldsSettings,
+    "speedup": kinds.SpeedupSettings,
 }
 
 

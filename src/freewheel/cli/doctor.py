@@ -1,4 +1,4 @@
-"""`freewheel doctor [ENV]`: what this machine and this env would do in `train`, before anything starts."""
+"""`freewheel doctor [ENV]`: checks the machine and the env before a training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -15,11 +15,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from freewheel.cli.train import SHORT, defaults_of, given_names, refuse_unknown, value_among
+from freewheel.cli.train import parse
 from freewheel.config import Config, assemble
-from freewheel.config.assemble import known, read_preset
-from freewheel.config.check import value_of
-from freewheel.doctor.facts import Fact
+from freewheel.config.assemble import read_preset
+from freewheel.doctor.facts import ENV, MACHINE, SOFTWARE, Fact
 from freewheel.doctor.machine_facts import machine_facts
 from freewheel.doctor.trial import try_apart
 from freewheel.machine.cores import num_cores
@@ -27,37 +26,29 @@ from freewheel.machine.worker_count import LEAST_S
 from freewheel.run.layout import Layout, choose
 
 COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
-MEASURED_WORKERS = f"1, or one per core if that measures faster, where an update on one thread of the CPU takes over {1e3 * LEAST_S:.0f} ms"
-# Where the output is no terminal; a line of the log of a machine elsewhere.
+MEASURED_WORKERS = f"1, or one per core if that measures faster (for updates on the CPU over {1e3 * LEAST_S:.0f} ms)"
+# Columns without a terminal, as in the log of a job.
 PLAIN_WIDTH = 120
 
 
 @dataclass(frozen=True)
 class DoctorFlags:
-    """What the command takes beside the settings of a run."""
+    """Flags of the command itself."""
 
     preset: str = "auto"
-    """auto: the env's own or its family's, if there is one; none; a preset's name; a TOML file; or several with commas, of which later ones win."""
+    """As in freewheel train."""
 
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print everything as a JSON object."""
 
 
-DOC = """Look at the machine, and with ENV at the env as `train` would use it. Takes the settings that `train` takes.
+DOC = """Check the machine, and with ENV also the env, before a training. Takes the same settings as `train`.
 
-The exit code is 0 when `train` would work, 1 when something is a problem, 2 when the call is wrong."""
+The exit code is 0 if `train` would work, 1 if there is a problem, 2 if the command line is wrong."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = [SHORT.get(name, name) + equals + value for name, equals, value in (w.partition("=") for w in arguments)]
-    env = words.pop(0) if words and not words[0].startswith("-") else ""
-    preset = value_among(words, "preset") or "auto"
-    shown = assemble(env, {"algo": value_among(words, "algo") or "dqn"}, preset)
-    settings: Any = type(shown)
-    refuse_unknown(words, shown, DoctorFlags)
-    default = defaults_of(shown, DoctorFlags, preset)
-    args = tyro.cli(type(default), prog="freewheel doctor [ENV]", args=words, default=default, description=DOC)
-    given = {name: value_of(args, name) for name in given_names(words, known(settings))}
+    env, args, given = parse(arguments, DoctorFlags, "freewheel doctor [ENV]", DOC)
     config = assemble(env, given, args.preset)
     facts = examine(config, args.preset)
     layout = choose(_settled(config, facts), num_cores())
@@ -69,37 +60,31 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def examine(config: Config, preset: str = "auto") -> list[Fact]:
-    """Machine, software and env; an env that cannot be found is a ConfigError."""
+    """Facts about machine, software and env. Raises ConfigError for an env that does not exist."""
     with Console(stderr=True).status(f"examining {config.env or 'this machine'} ..."):
         tried = try_apart(config)
     facts = [*machine_facts(config), *_preset(config, preset), *tried]
-    order = {name: i for i, name in enumerate(("machine", "software", "env"))}
-    return sorted(facts, key=lambda fact: order[fact.group])
+    return sorted(facts, key=lambda fact: (MACHINE, SOFTWARE, ENV).index(fact.group))
 
 
 def _preset(config: Config, preset: str) -> Iterator[Fact]:
-    if not config.env:
-        return
-    name = config.env if preset == "auto" else preset
-    count = len(read_preset(config.env, config.algo, preset))
-    if count:
-        yield Fact("env", "preset", f"{name}, with {count} settings for {config.algo}", name)
-    else:
-        yield Fact("env", "preset", f"none for {config.algo} here; settings begin with the defaults", None)
+    if config.env:
+        name = config.env if preset == "auto" else preset
+        count = len(read_preset(config.env, config.algo, preset))
+        shown = f"{name}, with {count} settings for {config.algo}" if count else f"none for {config.algo}"
+        yield Fact(ENV, "preset", shown, name if count else None)
 
 
 def _settled(config: Config, facts: Sequence[Fact]) -> Config:
-    """With the world that the examination chose; as it was where it did not come so far."""
-    world = _value(facts, "world")
-    if not world:
-        return config
-    chosen = {name: world[name] for name in ("kind", "workers", "threads")}
+    """The settings with the world that the examination chose, if it came that far."""
+    world = _value(facts, "world") or {}
+    chosen = {name: world[name] for name in ("kind", "workers", "threads") if name in world}
     return dataclasses.replace(config, world=dataclasses.replace(config.world, **chosen))
 
 
 def _value(facts: Sequence[Fact], name: str) -> Any:
-    """What was found out about the env under this name, None if that was not."""
-    return next((fact.value for fact in facts if (fact.group, fact.name) == ("env", name)), None)
+    """The value of a fact about the env; None if it is not known."""
+    return next((fact.value for fact in facts if (fact.group, fact.name) == (ENV, name)), None)
 
 
 def show(config: Config, facts: Sequence[Fact], layout: Layout) -> None:
@@ -110,48 +95,47 @@ def show(config: Config, facts: Sequence[Fact], layout: Layout) -> None:
     is_plain = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     console = Console(width=PLAIN_WIDTH if is_plain else None, highlight=False)
     for group in dict.fromkeys(fact.group for fact in facts):
-        console.print(f"[bold]{escape(config.env if group == 'env' else group)}[/]")
+        console.print(f"[bold]{escape(config.env if group == ENV else group)}[/]")
         console.print(_table([fact for fact in facts if fact.group == group]), "")
     console.print("[bold]layout[/]")
-    console.print(_layout_table(config, facts, layout), "")
+    rows = _layout_rows(config, facts, layout)
+    console.print(_columns(("", name, escape(value)) for name, value in rows.items()), "")
     console.print(_verdict(config.env, facts))
 
 
 def _table(facts: Sequence[Fact]) -> Table:
-    table = _empty()
+    rows = []
     for fact in facts:
-        colour = COLOURS[fact.state]
-        text = escape(_printable(fact.shown))
-        if fact.cure:
-            text += f"\n[italic]{escape(_printable(fact.cure))}[/]"
-        table.add_row(f"[{colour}]{fact.state}[/]", escape(fact.name), text)
-    return table
+        cure = f"\n[italic]{escape(_printable(fact.cure))}[/]" if fact.cure else ""
+        text = escape(_printable(fact.shown)) + cure
+        rows.append((f"[{COLOURS[fact.state]}]{fact.state}[/]", escape(fact.name), text))
+    return _columns(rows)
 
 
-def _layout_table(config: Config, facts: Sequence[Fact], layout: Layout) -> Table:
-    table = _empty()
-    for name, value in _layout_rows(config, facts, layout).items():
-        table.add_row("", name, escape(value))
+def _columns(rows: Iterable[tuple[str, str, str]]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(width=7, no_wrap=True)
+    table.add_column(min_width=13, no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
 def _layout_rows(config: Config, facts: Sequence[Fact], layout: Layout) -> dict[str, str]:
     lanes = sorted(set(layout.lanes_per_actor))
-    each = " or ".join(map(str, lanes))
+    each = f"{' or '.join(map(str, lanes))} lane{'s' * (lanes[-1] > 1)}{' each' * (layout.actors > 1)}"
     update = _value(facts, "update") or {"threads": layout.threads["learner"]}
-    threads = update["threads"] or "whichever number a trial at the start finds fastest"
-    is_shared = config.learner.compile != "on"
-    workers = layout.learner_workers or (MEASURED_WORKERS if is_shared else 1)
+    threads = update["threads"] or "the run measures the fastest number at its start"
     rows: dict[str, str] = {"runtime": layout.runtime}
     if world := _value(facts, "world"):
         rows["world"] = _world_row(world)
     if layout.runtime == "local":
-        rows["actors"] = (
-            f"{layout.actors}, with {each} lane{'s' if lanes[-1] > 1 else ''}{' each' * (layout.actors > 1)}"
-        )
+        workers = layout.learner_workers or (1 if config.learner.compile == "on" else MEASURED_WORKERS)
+        rows["actors"] = f"{layout.actors}, with {each}"
         rows["learner"] = f"workers: {workers}; threads: {threads}"
     else:
-        rows["process"] = f"1, with {each} lanes; threads: {threads}"
+        rows["process"] = f"1, with {each}; threads: {threads}"
     return {**rows, "because": layout.reason}
 
 
@@ -160,14 +144,6 @@ def _world_row(world: dict[str, Any]) -> str:
         return str(world["kind"])
     threads = f" with {world['threads']} threads each" if world["threads"] > 1 else ""
     return f"pool, {world['workers']} worker{'s' * (world['workers'] > 1)}{threads}"
-
-
-def _empty() -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(width=7, no_wrap=True)
-    table.add_column(min_width=13, no_wrap=True)
-    table.add_column(overflow="fold")
-    return table
 
 
 def _verdict(env: str, facts: Sequence[Fact]) -> str:
@@ -195,5 +171,5 @@ def _count(facts: Sequence[Fact], state: str) -> int:
 
 
 def _printable(text: str) -> str:
-    """An env's own words may not steer the terminal."""
+    """What an env printed, without control codes for the terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)

@@ -1,13 +1,12 @@
-"""`freewheel eval RUN`: episodes of a trained agent, and what they returned."""
+"""`freewheel eval RUN`: plays episodes with a trained agent and shows their returns."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -28,57 +27,55 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunArgs:
-    """Which agent acts, and in what."""
+    """Which agent acts, and in which env."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Name of a run, its folder, or the folder of one checkpoint."""
 
     env: str | None = None
-    """Another env with the same spaces; by default the one it was trained on."""
+    """Another env with the same spaces; by default the env that it was trained on."""
 
     kwargs: str | None = None
-    """Arguments for making the env, as a JSON object; by default the run's."""
+    """Keyword arguments for the env, as a JSON object; by default the run's."""
 
     seed: int | None = None
-    """Seed of the episodes; by default that of the evaluation after training."""
+    """Seed of the episodes; by default the seed of the evaluation after training."""
 
     root: Path = DEFAULT_ROOT
     """Where the runs are."""
 
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print the figures as a JSON object on the last line."""
+    """Print the result as a JSON object on the last line."""
 
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Show no progress."""
+    """Do not show progress."""
 
 
 @dataclass(frozen=True)
 class EvalArgs(RunArgs):
-    """Play episodes with a trained agent (its newest whole checkpoint), greedy ones unless told otherwise, and show their returns."""
+    """Play episodes with a trained agent, from its newest complete checkpoint, and show their returns."""
 
     episodes: int = 100
-    """How many."""
+    """Number of episodes."""
 
     actions: Literal["run", "greedy", "sampled"] = "run"
-    """The best or likeliest ones, or (ppo, appo) drawn as in training; run: as the run's eval_sampled says."""
+    """greedy: the best or most likely action; sampled: from a stochastic policy, as in training; run: as the run's eval_sampled says."""
 
 
 @dataclass(frozen=True)
 class Agent:
-    """A trained policy, and the env it acts in with the settings it is made with."""
+    """A trained policy, and the env in which it acts, with its settings."""
 
     checkpoint: Checkpoint
     policy: Policy
     config: Config
     env: str
-    name: str = ""  # of its policy, where the run has several
+    name: str = ""  # of its policy, if the run has several
 
     @property
     def run(self) -> Path | None:
-        """The folder of its run; None for a checkpoint that lies elsewhere."""
-        above = list(self.checkpoint.path.absolute().parents)[
-            1:3
-        ]  # a policy among several may have a folder of its own
+        """The folder of its run; None for a checkpoint outside of one."""
+        above = self.checkpoint.path.absolute().parents[1:3]  # each of several policies may have its own folder
         return next((folder for folder in above if (folder / IDENTITY).is_file()), None)
 
     def figures(self) -> dict[str, Any]:
@@ -96,7 +93,8 @@ def main(arguments: Sequence[str]) -> None:
     check_episodes(args.episodes)
     agents = load_agents(args)
     if args.actions != "run":
-        agents = [_with_actions(agent, args.actions == "sampled") for agent in agents]
+        is_sampled = args.actions == "sampled"
+        agents = [replace(agent, config=replace(agent.config, eval_sampled=is_sampled)) for agent in agents]
     _check_groups(agents)
     began_s = time.monotonic()
     played = _play(agents, args)
@@ -114,28 +112,24 @@ def main(arguments: Sequence[str]) -> None:
         print(json.dumps((several if len(agents) > 1 else figures[0]) | seconds))
 
 
-def _with_actions(agent: Agent, is_sampled: bool) -> Agent:
-    return dataclasses.replace(agent, config=dataclasses.replace(agent.config, eval_sampled=is_sampled))
-
-
 def check_episodes(episodes: int) -> None:
     if episodes < 1:
         raise ConfigError(f"--episodes {episodes} must be at least 1.")
 
 
 def load_agent(args: RunArgs) -> Agent:
-    """The agent of a run that has one."""
+    """The agent of a run with a single policy."""
     agents = load_agents(args)
     if len(agents) > 1:
         names = ", ".join(agent.name for agent in agents)
         raise ConfigError(
-            f"{args.run} has the policies {names}, which act in one world together; this shows one policy."
+            f"{args.run} has several policies ({names}), which act in one world; this command takes a run with one."
         )
     return agents[0]
 
 
 def load_agents(args: RunArgs) -> list[Agent]:
-    """Finds the checkpoints of a run's policies, in the order of the groups that they play."""
+    """The agents of a run's policies, in the order of the world's groups."""
     limit_threads(1)  # before torch is imported
     from freewheel.store.checkpoint import load
     from freewheel.store.folder import open_run
@@ -149,7 +143,7 @@ def load_agents(args: RunArgs) -> list[Agent]:
 
 
 def _load_agent(args: RunArgs, name: str) -> Agent:
-    """Builds a policy; checkpoints that had to be passed over are named on standard error."""
+    """Builds a policy; warns on standard error about checkpoints that had to be skipped."""
     from freewheel.store.load import find_checkpoint, policy_of
 
     checkpoint = find_checkpoint(args.run, args.root, name)
@@ -159,17 +153,17 @@ def _load_agent(args: RunArgs, name: str) -> Agent:
     limit_threads(policy.config.learner.threads or 1)
     world = policy.config.world
     if args.kwargs is not None:
-        world = dataclasses.replace(world, kwargs=args.kwargs)
+        world = replace(world, kwargs=args.kwargs)
     if args.env is not None:
-        world = dataclasses.replace(world, kind="auto")  # the other env may come in another form
-    config = dataclasses.replace(policy.config, world=world)
+        world = replace(world, kind="auto")  # the other env may need another kind
+    config = replace(policy.config, world=world)
     if args.env is None:
         _check_known(config)
     return Agent(checkpoint, policy, config, args.env or config.env, name)
 
 
 def check_spaces(agent: Agent, obs_space: Space, action_space: Space) -> None:
-    """Refuses an env that is not like the one the policy was trained on."""
+    """Refuses an env with other spaces than the policy was trained on."""
     from freewheel.spec import describe
 
     pairs = {
@@ -180,45 +174,45 @@ def check_spaces(agent: Agent, obs_space: Space, action_space: Space) -> None:
         if _outline(describe(theirs)) != _outline(describe(ours)):
             raise ConfigError(
                 f"{agent.env} has the {what} {theirs}, and the policy of {agent.checkpoint.path} was trained on {ours}. "
-                "Give an env with the same ones by --env, or train on this one."
+                "Choose an env with the same spaces by --env, or train on this one."
             )
 
 
 def _check_known(config: Config) -> None:
-    """An env that was given in Python as an object or a function left only its name in the run."""
+    """Refuses a run whose env was passed in Python as an object or a function: only its name is known."""
     from freewheel.imports import is_import
     from freewheel.worlds.find import find_spec
 
     env = config.env
-    if is_import(env) or is_import(config.world.kind):  # a world from outside alone knows what its env is
+    if is_import(env) or is_import(config.world.kind):  # only the user's own world knows its env
         return
     try:
         find_spec(env)
     except ConfigError as error:
         raise ConfigError(
-            f"the run was trained on {env!r}, which is not the id of an env. If a function made it, name that by "
-            "--env module:function; if a package registers it, by --env package:id."
+            f"the run was trained on {env!r}, which is not the id of an env. If a function makes it, add "
+            "--env module:function; if a package registers it, add --env package:id."
         ) from error
 
 
 def _check_groups(agents: Sequence[Agent]) -> None:
-    """Refuses a world whose groups are not those that the policies were trained on."""
+    """Refuses a world with other groups than the policies were trained on."""
     from freewheel.worlds.make import make_world
 
     first = agents[0]
-    world = make_world(first.env, dataclasses.replace(first.config.world, lanes=1), seed=0)
+    world = make_world(first.env, replace(first.config.world, lanes=1), seed=0)
     try:
         groups = world.groups
     finally:
         world.close()
     if len(groups) != len(agents):
-        raise ConfigError(f"{first.env} has {len(groups)} groups of agents, and the run has {len(agents)} policies.")
+        raise ConfigError(f"{first.env} has {len(groups)} groups of agents, but the run has {len(agents)} policies.")
     for agent, group in zip(agents, groups, strict=True):
         check_spaces(agent, group.obs_space, group.action_space)
 
 
 def _outline(space: Any) -> Any:
-    """What a network depends on: bounds may differ, and a Discrete is the same in any integer type."""
+    """What a network depends on: bounds may differ, and so may the integer type of a Discrete."""
     if isinstance(space, list):
         return [_outline(part) for part in space]
     if not isinstance(space, dict):
@@ -234,7 +228,7 @@ def _play(agents: Sequence[Agent], args: EvalArgs) -> list[list[Episode]]:
 
     first = agents[0]
     played: list[list[Episode]] = [[] for _ in agents]
-    trained = [dataclasses.replace(agent.policy.trained, config=agent.config) for agent in agents]
+    trained = [replace(agent.policy.trained, config=agent.config) for agent in agents]
     with Progress(args.episodes * len(agents), f"eval {first.env}", args.quiet, unit="episodes") as progress:
 
         def show(episode: Episode, group: int) -> None:
@@ -265,7 +259,7 @@ def _table(result: dict[str, Any], played: Sequence[Episode]) -> str:
     return "\n".join(
         [
             f"run         {result['run']}",
-            f"agent       {result['algo']} at step {result['step']:,} in {result['env']}, {'drawn actions' if result['sampled'] else 'greedy'}",
+            f"agent       {result['algo']} at step {result['step']:,} in {result['env']}, {'sampled actions' if result['sampled'] else 'greedy'}",
             f"return      {result['return_mean']:,.1f} mean, {result['return_std']:,.1f} std, "
             f"{result['return_min']:,.1f} min, {result['return_median']:,.1f} median, {result['return_max']:,.1f} max",
             f"length      {result['length_mean']:,.1f} mean, {min(lengths):,} min, {max(lengths):,} max",

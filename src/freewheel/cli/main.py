@@ -1,4 +1,4 @@
-"""`freewheel COMMAND`: finds the command, and turns our errors into a message and an exit code."""
+"""`freewheel COMMAND`: runs the command, and turns our errors into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from freewheel.machine.signals import ends_at_once
 # Each command is a module of this package with a main(args); it is imported only when it is called.
 COMMANDS = {
     "train": "train an agent and evaluate it",
-    "eval": "play episodes with a trained agent",
+    "eval": "evaluate a trained agent",
     "play": "film a trained agent as GIF or MP4",
-    "doctor": "look at the machine and an env, before anything starts",
+    "doctor": "check the machine and an env before training",
     "runs": "list or remove runs",
-    "bench": "measure the parts on this machine",
+    "bench": "measure the parts of Freewheel on this machine",
 }
 
 USER_MUST_ACT, FAILED, INTERRUPTED = 2, 1, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the value is the exit code."""
+    """Runs one command and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words:
         print(usage(), file=sys.stderr)
@@ -46,13 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int | None = command.main(words[1:])
     except FreewheelError as error:
         if error.__cause__ is not None and isinstance(error, EnvError):
-            traceback.print_exception(error.__cause__)  # the user's own code: its lines are what helps
+            traceback.print_exception(error.__cause__)  # it shows where the user's code failed
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return USER_MUST_ACT if isinstance(error, ConfigError) else FAILED
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # whoever read us has gone; Python would flush at exit
+        # The reader of our output is gone. Python flushes at exit, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -61,8 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def usage() -> str:
-    lines = ["usage: freewheel COMMAND [options]; freewheel COMMAND --help says more", "", "commands:"]
-    return "\n".join(lines + [f"  {name:<8} {line}" for name, line in COMMANDS.items()])
+    lines = [f"  {name:<8} {line}" for name, line in COMMANDS.items()]
+    end = "Show the options of a command: freewheel COMMAND --help"
+    return "\n".join(["usage: freewheel COMMAND [options]", "", "commands:", *lines, "", end])
 
 
 def unknown_command(name: str) -> str:

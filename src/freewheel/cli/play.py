@@ -27,31 +27,31 @@ FPS = 30.0
 
 @dataclass(frozen=True)
 class PlayArgs(RunArgs):
-    """Film greedy episodes of a trained agent (its newest whole checkpoint).
+    """Film greedy episodes of a trained agent, from its newest complete checkpoint.
 
-    A GIF keeps at most 50 frames per second, and of long films every second, fourth, ... frame only (64 million pixels in
-    all), each shown longer: the film takes as long as the episodes. An MP4 keeps all frames. No window is opened.
+    A GIF has at most 50 frames per second. A long one keeps only every second, fourth, ... frame (64 million pixels in all) and
+    shows each for longer, so that it lasts as long as the episodes. An MP4 keeps all frames. No window is opened.
 
-    Where observations are pictures, those that the network sees are shown beside the game, and the action it takes.
+    If observations are images, the film also shows what the network sees and the action it takes.
     """
 
     out: Annotated[Path | None, tyro.conf.arg(aliases=["--to"])] = None
-    """File that ends in .gif or .mp4; by default play.gif in the run's folder. An older one is replaced."""
+    """File ending in .gif or .mp4; by default play.gif in the run's folder. An existing file is replaced."""
 
     seen: bool = True
-    """Of an env of pictures show what the network sees, too."""
+    """Also show what the network sees, if observations are images."""
 
     episodes: int = 1
-    """How many, one after the other."""
+    """Number of episodes, one after the other."""
 
     max_steps: int = 1000
-    """Cut each episode after so many steps."""
+    """Cut each episode after this many steps."""
 
     fps: float | None = None
-    """Steps shown per second; by default what the env says, or 30."""
+    """Steps shown per second; by default the env's render_fps, or 30."""
 
     size: int | None = None
-    """Longest side in pixels; by default the env's own, but at most 400 in a GIF."""
+    """Longest side in pixels; by default the env's size, but at most 400 in a GIF."""
 
 
 @dataclass
@@ -96,7 +96,7 @@ def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[T
     from freewheel.worlds.check import close_all
     from freewheel.worlds.seeds import episode_seed, lane_key
 
-    # The episodes that lane 0 plays in an evaluation with the same seed.
+    # The same episodes as in lane 0 of an evaluation with this seed.
     key = lane_key(seed_of(agent.config, "eval") if args.seed is None else args.seed, 0)
     env = _make(agent)
     try:
@@ -111,7 +111,7 @@ def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[T
             for number, take in enumerate(takes):
 
                 def show(action: Any, take: Take = take) -> None:
-                    with _env_speaks(agent.env, "render", env.spec):
+                    with _named_errors(agent.env, "render", env.spec):
                         frame = env.render()
                     film.check(frame)
                     film.add(view.beside(frame, action))
@@ -129,7 +129,7 @@ def _play(
 ) -> None:
     policy = agent.policy
     policy.reset()
-    with _env_speaks(agent.env, "reset", env.spec):
+    with _named_errors(agent.env, "reset", env.spec):
         obs, _ = env.reset(seed=seed)
     view.begin(obs)
     is_over = False
@@ -139,7 +139,7 @@ def _play(
             break
         action = policy.act(obs)
         show(action)
-        with _env_speaks(agent.env, "step", env.spec):
+        with _named_errors(agent.env, "step", env.spec):
             obs, reward, terminated, truncated, _ = env.step(action)
             take.ret += float(reward)
         take.length += 1
@@ -151,7 +151,7 @@ def _play(
 def _make(agent: Agent) -> Any:
     from freewheel.worlds.make import make_env
 
-    # Without a display an env that draws with SDL would look for one, and its greeting would come before our JSON.
+    # An env that draws with SDL would look for a display, and pygame would print a line before our JSON.
     for name, value in (
         ("SDL_VIDEODRIVER", "dummy"),
         ("SDL_AUDIODRIVER", "dummy"),
@@ -160,7 +160,7 @@ def _make(agent: Agent) -> Any:
         os.environ.setdefault(name, value)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="(?s).*render_mode")  # our error says it
+            warnings.filterwarnings("ignore", message="(?s).*render_mode")  # our own error says the same
             env = make_env(agent.env, agent.config.world, "rgb_array")
     except EnvError as error:
         if isinstance(error.__cause__, TypeError) and "argument 'render_mode'" in str(error.__cause__):
@@ -174,20 +174,20 @@ def _make(agent: Agent) -> Any:
 
 
 def _fps_of(env: Any) -> float:
-    told = env.metadata.get("render_fps")
-    return float(told) if isinstance(told, (int, float)) and told > 0 else FPS
+    fps = env.metadata.get("render_fps")
+    return float(fps) if isinstance(fps, (int, float)) and fps > 0 else FPS
 
 
 def _no_images(name: str) -> ConfigError:
     return ConfigError(
-        f"{name} cannot be filmed: it does not draw images (render_mode='rgb_array'). Let it take render_mode, name "
-        "rgb_array in metadata['render_modes'], and give an array of uint8 [height, width, 3] from render()."
+        f"{name} cannot be filmed, as it does not support render_mode='rgb_array'. Let it accept render_mode, list rgb_array in "
+        "metadata['render_modes'], and return a uint8 array [height, width, 3] from render()."
     )
 
 
 @contextmanager
-def _env_speaks(name: str, method: str, spec: Any) -> Iterator[None]:
-    """What an env raises is its own, unless it cannot draw or a package is missing."""
+def _named_errors(name: str, method: str, spec: Any) -> Iterator[None]:
+    """Names the env in what it raises; says so if it cannot draw or a package is missing."""
     from gymnasium.error import DependencyNotInstalled
 
     from freewheel.worlds.find import missing_package
@@ -201,7 +201,7 @@ def _env_speaks(name: str, method: str, spec: Any) -> Iterator[None]:
     except Exception as error:
         if method == "render" and isinstance(error, NotImplementedError):
             raise _no_images(name) from error
-        raise EnvError(f"{name} raised {type(error).__name__} in {method}(): {error}. Mend it there.") from error
+        raise EnvError(f"{name} raised {type(error).__name__} in {method}(): {error}. Fix it there.") from error
 
 
 def _table(result: dict[str, Any], film: Film, takes: Sequence[Take]) -> str:

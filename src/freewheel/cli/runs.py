@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import json
 import sys
 import time
@@ -14,62 +14,46 @@ from typing import Annotated, Any
 import tyro
 
 from freewheel.errors import CheckpointError, ConfigError
+from freewheel.memory.segment import format_bytes
 from freewheel.store.folder import DEFAULT_ROOT, RunFolder, list_runs, open_run, remove_run
 
 
-@dataclass(frozen=True)
-class ListSettings:
-    """List the runs. 'freewheel runs remove NAME...' removes some, 'freewheel runs clean --keep N' all but the newest."""
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What all three commands take."""
 
     root: Path = DEFAULT_ROOT
     """Where the runs are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListSettings(Settings):
+    """List the runs. 'freewheel runs remove NAME...' removes some of them, 'freewheel runs clean --keep N' all but the newest N."""
 
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print the list as a JSON object on the last line."""
 
 
-@dataclass(frozen=True)
-class RemoveSettings:
-    """Remove runs with their checkpoints and logs. A run that is in use stays."""
+@dataclass(frozen=True, kw_only=True)
+class RemoveSettings(Settings):
+    """Remove runs with their checkpoints and logs. Nothing is removed if one of them is in use."""
 
-    names: tyro.conf.Positional[tuple[str, ...]]
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME...")]
     """Names of runs, as 'freewheel runs' shows them."""
 
-    root: Path = DEFAULT_ROOT
-    """Where the runs are."""
-
     yes: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Do not ask."""
+    """Do not ask for confirmation."""
 
 
-@dataclass(frozen=True)
-class CleanSettings:
-    """Remove all runs but the newest. A run that is in use stays."""
+@dataclass(frozen=True, kw_only=True)
+class CleanSettings(Settings):
+    """Remove all runs but the newest. Runs in use are kept."""
 
     keep: int
-    """How many of the newest runs stay."""
-
-    root: Path = DEFAULT_ROOT
-    """Where the runs are."""
+    """How many of the newest runs to keep."""
 
     yes: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Do not ask."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """One run as the table and the JSON show it."""
-
-    name: str
-    env: str
-    algo: str
-    seed: int
-    steps: int | None
-    return_mean: float | None
-    eval_return_mean: float | None
-    age_s: float
-    status: str
-    bytes: int
+    """Do not ask for confirmation."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -86,7 +70,7 @@ def show(settings: ListSettings) -> None:
     runs = list_runs(settings.root)
     lines = [line_of(run) for run in runs]
     if settings.json:
-        print(json.dumps({"runs": [dataclasses.asdict(line) for line in lines]}))
+        print(json.dumps({"runs": lines}))
     elif not lines:
         print(f"There are no runs in {settings.root.absolute()}. 'freewheel train ENV' makes one.")
     else:
@@ -98,7 +82,7 @@ def show(settings: ListSettings) -> None:
 
 def remove(settings: RemoveSettings) -> None:
     if not settings.names:
-        raise ConfigError("which runs? Give their names; 'freewheel runs' lists them.")
+        raise ConfigError("no run was named. Give the names of runs; 'freewheel runs' lists them.")
     chosen = {name: _child(settings.root, name) for name in dict.fromkeys(settings.names)}
     _remove(list(chosen.values()), settings.yes)
 
@@ -114,44 +98,41 @@ def clean(settings: CleanSettings) -> None:
         print("There is nothing to remove.")
 
 
-def line_of(run: RunFolder) -> Line:
-    """A run's figures: the final ones if it has ended, else those it told last."""
-    figures: dict[str, Any] = {}
-    status = "damaged"
+def line_of(run: RunFolder) -> dict[str, Any]:
+    """One run as the table and the JSON show it: the final figures if it has ended, otherwise the last reported ones."""
+    figures: dict[str, Any] = {"status": "damaged"}
     if not run.problem:
-        try:
-            told = run.status()
-            figures, status = {**told, **(run.result() or {})}, str(told["status"])
-        except (CheckpointError, KeyError):
-            status = "damaged"
-    return Line(
-        run.name,
-        run.env,
-        run.algo,
-        run.seed,
-        figures.get("steps"),
-        figures.get("return_mean"),
-        figures.get("eval_return_mean"),
-        max(time.time() - run.started_s, 0.0),
-        status,
-        run.num_bytes(),
-    )
+        with contextlib.suppress(CheckpointError, KeyError):
+            status = run.status()
+            figures = {**status, **(run.result() or {}), "status": str(status["status"])}
+    return {
+        "name": run.name,
+        "env": run.env,
+        "algo": run.algo,
+        "seed": run.seed,
+        **{name: figures.get(name) for name in ("steps", "return_mean", "eval_return_mean")},
+        "age_s": max(time.time() - run.started_s, 0.0),
+        "status": figures["status"],
+        "bytes": run.num_bytes(),
+    }
 
 
 def _child(root: Path, name: str) -> RunFolder:
-    """A run that lies in `root` itself: a name that leads elsewhere is refused."""
+    """A run in `root` itself; refuses a name that leads elsewhere."""
     if name in ("", ".", "..") or name.startswith(".") or Path(name).name != name or (root / name).is_symlink():
-        raise ConfigError(f"{name!r} is not the name of a run in {root.absolute()}; only those are removed.")
+        raise ConfigError(f"{name!r} is not the name of a run in {root.absolute()}; only such runs are removed.")
     for run in list_runs(root):
         if run.name == name:
             return run
-    return open_run(root / name, root)  # says what is near, or why it is no run
+    return open_run(root / name, root)  # raises, with similar names or the reason
 
 
 def _remove(runs: Sequence[RunFolder], is_sure: bool) -> None:
     busy = [run.name for run in runs if run.is_in_use()]
     if busy:
-        raise ConfigError(f"in use, so nothing was removed: {', '.join(busy)}. Stop the training first.")
+        raise ConfigError(
+            f"nothing was removed, as these runs are in use: {', '.join(busy)}. Stop their training first."
+        )
     if not is_sure:
         _ask(runs)
     for run in runs:
@@ -161,14 +142,16 @@ def _remove(runs: Sequence[RunFolder], is_sure: bool) -> None:
 
 def _ask(runs: Sequence[RunFolder]) -> None:
     for run in runs:
-        print(f"{run.name}  {_size(run.num_bytes())}")
+        print(f"{run.name}  {format_bytes(run.num_bytes())}")
     if not sys.stdin.isatty():
-        raise ConfigError("nothing was removed: there is no terminal to ask at. Add --yes if you mean it.")
+        raise ConfigError(
+            "nothing was removed: there is no terminal to ask for confirmation. Add --yes to remove without asking."
+        )
     if input(f"Remove {'this run' if len(runs) == 1 else f'these {len(runs)} runs'}? [y/N] ").strip().lower() != "y":
         raise ConfigError("nothing was removed.")
 
 
-def _print_table(lines: Sequence[Line]) -> None:
+def _print_table(lines: Sequence[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -180,23 +163,22 @@ def _print_table(lines: Sequence[Line]) -> None:
         is_number = column in ("seed", "steps", "return", "eval", "age", "size")
         table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=column != "run")
     for line in lines:
-        cells = [line.name, line.env, line.algo, str(line.seed), _figure(line.steps), _figure(line.return_mean)]
-        cells += [_figure(line.eval_return_mean), _age(line.age_s), line.status, _size(line.bytes)]
-        table.add_row(*(_escaped(cell) for cell in cells))
+        shown = {"seed": line["seed"], "age_s": _age(line["age_s"]), "bytes": format_bytes(line["bytes"])}
+        table.add_row(*(_escaped(str(shown.get(name, _cell(value)))) for name, value in line.items()))
     console.print(table)
 
 
 def _escaped(text: str) -> str:
-    """What a file said, without markup and control codes."""
+    """Text from a file, without markup and control codes."""
     from rich.markup import escape
 
     return escape("".join(char if char.isprintable() else "?" for char in text))
 
 
-def _figure(value: object) -> str:
+def _cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.1f}" if isinstance(value, float) else "-"
+    return f"{value:,.1f}" if isinstance(value, float) else str(value or "-")
 
 
 def _age(seconds: float) -> str:
@@ -204,11 +186,3 @@ def _age(seconds: float) -> str:
         if seconds >= length_s:
             return f"{seconds / length_s:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _size(num_bytes: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.1f} GB"

@@ -1,4 +1,4 @@
-"""`freewheel train ENV`: trains, shows it, saves it, evaluates it."""
+"""`freewheel train ENV`: trains an agent, saves and evaluates it. Also reads the settings of other commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from freewheel.machine.threads import limit_threads
 if TYPE_CHECKING:
     from freewheel.train import Run
 
-# What is said often, said shortly.
+# Short forms of common flags.
 SHORT = {
     "--collect": "--rollout.collect",
     "--compile": "--learner.compile",
@@ -39,83 +39,82 @@ SHORT = {
 
 @dataclass(frozen=True)
 class TrainFlags:
-    """What the command takes beside the settings of a run."""
+    """Flags of the command itself."""
 
     preset: str = "auto"
-    """auto: the env's own or its family's, if there is one; none; a preset's name; a TOML file; or several with commas, of which later ones win."""
+    """auto (the preset of the env or its family, if there is one), none, a preset's name, or a TOML file. Several are joined with commas; later ones win."""
 
     resume: str | None = None
-    """Go on with this run, by name or folder."""
+    """Continue this run, by name or folder."""
 
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print the figures as a JSON object on the last line."""
+    """Print the result as a JSON object on the last line."""
 
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Show no progress."""
+    """Do not show progress."""
 
 
-DOC = """Train an agent. ENV is a Gymnasium id, or module:function that makes the env; with --resume there is none.
+DOC = """Train an agent. ENV is a Gymnasium id, or module:function that makes the env; leave it out with --resume.
 
-Where there is a preset for the env, its settings are the defaults below. Settings are those of the algorithm: --algo NAME --help shows them."""
+The flags are those of the algorithm (--algo NAME --help), and their defaults those of the env's preset, if it has one."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = [_long(word) for word in arguments]
-    env = words.pop(0) if words and not words[0].startswith("-") else ""
-    preset, algo = value_among(words, "preset") or "auto", value_among(words, "algo") or "dqn"
+    words = long_flags(arguments)
     limit_threads(_threads(words))  # before torch is imported, which algorithms do
     if value_among(words, "runtime") != "sequential" and not {"-h", "--help"} & set(words):
         start_forkserver()  # it loads what the roles need while this process loads the same
-    config = assemble(env, {"algo": algo}, preset)
-    settings: Any = type(config)
-    named = given_names(words, known(settings))
-    refuse_unknown(words, config, TrainFlags)
-    default = defaults_of(config, TrainFlags, preset)
-    args: Any = tyro.cli(type(default), prog="freewheel train ENV", args=words, default=default, description=DOC)
-    given = {name: value_of(args, name) for name in named}
+    env, args, given = parse(words, TrainFlags, "freewheel train ENV", DOC)
     with ends_at_once():
         from freewheel.train import train
 
-    if args.resume is not None:
-        if env:
-            raise ConfigError(f"--resume {args.resume} goes on with that run's env; leave {env} out.")
-        run = train(resume=args.resume, settings=given, preset=args.preset, is_quiet=args.quiet)
-    else:
-        if not env:
-            raise ConfigError("an env is needed: freewheel train CartPole-v1, or module:function. Or --resume RUN.")
-        run = train(env, settings=given, preset=args.preset, is_quiet=args.quiet)
+    if env and args.resume is not None:
+        raise ConfigError(f"--resume {args.resume} continues that run in its own env: leave {env} out.")
+    if not env and args.resume is None:
+        raise ConfigError("no env was given. Try freewheel train CartPole-v1, module:function, or --resume RUN.")
+    run = train(env or None, resume=args.resume, settings=given, preset=args.preset, is_quiet=args.quiet)
     _show(run, args.json)
     return run.exit_code
 
 
-def flags_for(config: Config, flags: type) -> type:
-    """The settings of a run's algorithm as flags of a command, and those of the command. What the algorithm never uses is hidden."""
+def parse(arguments: Sequence[str], flags: type, prog: str, description: str) -> tuple[str, Any, dict[str, Any]]:
+    """Reads the words of a command that takes an env and settings: the env, all values, and the settings that were given."""
+    words = long_flags(arguments)
+    env = words.pop(0) if words and not words[0].startswith("-") else ""
+    preset = value_among(words, "preset") or "auto"
+    config = assemble(env, {"algo": value_among(words, "algo") or "dqn"}, preset)
+    refuse_unknown(words, config, flags)
+    default = _defaults(config, flags, preset)
+    args = tyro.cli(type(default), prog=prog, args=words, default=default, description=description)
     settings: Any = type(config)
-    hidden = of_other_algos(config)
-    kinds = typing.get_type_hints(settings)
+    return env, args, {name: value_of(args, name) for name in given_names(words, known(settings))}
+
+
+def long_flags(words: Sequence[str]) -> list[str]:
+    parts = [word.partition("=") for word in words]
+    return [SHORT.get(name, name) + equals + value for name, equals, value in parts]
+
+
+def _defaults(config: Config, flags: type, preset: str) -> Any:
+    """The settings of the algorithm and the flags of the command as one object, with the values of the preset.
+
+    Its type hides from --help what the algorithm never uses.
+    """
+    settings: Any = type(config)
+    hidden, kinds = of_other_algos(config), typing.get_type_hints(settings)
     parts: list[tuple[str, Any, Any]] = [("env", Annotated[str, tyro.conf.Suppress], "")]
-    for part in fields(settings):
-        section = getattr(config, part.name)
-        own = [f for f in fields(section) if f"{part.name}.{f.name}" in hidden] if is_dataclass(section) else []
+    values = {part.name: getattr(config, part.name) for part in fields(settings)}
+    for name, section in values.items():
+        own = [f for f in fields(section) if f"{name}.{f.name}" in hidden] if is_dataclass(section) else []
         if own:
             shown = typing.get_type_hints(type(section))
             less = [(f.name, Annotated[shown[f.name], tyro.conf.Suppress], field(default=f.default)) for f in own]
             made = make_dataclass(type(section).__name__, less, bases=(type(section),), frozen=True)
-            parts.append((part.name, made, field(default_factory=made)))
-        elif part.name in hidden:
-            parts.append((part.name, Annotated[kinds[part.name], tyro.conf.Suppress], part.default))
-    return make_dataclass("Flags", parts, bases=(settings, flags), frozen=True)
-
-
-def defaults_of(config: Config, flags: type, preset: str) -> Any:
-    """The settings of the presets, so that --help shows what will be used."""
-    made = flags_for(config, flags)
-    kinds = typing.get_type_hints(made)
-    values = {}
-    for part in fields(config):
-        section = getattr(config, part.name)
-        values[part.name] = kinds[part.name](**vars(section)) if is_dataclass(section) else section
-    return made(**values, preset=preset)
+            parts.append((name, made, field(default_factory=made)))
+            values[name] = made(**vars(section))
+        elif name in hidden:
+            parts.append((name, Annotated[kinds[name], tyro.conf.Suppress], field(default=section)))
+    return make_dataclass("Flags", parts, bases=(settings, flags), frozen=True)(**values, preset=preset)
 
 
 def _threads(words: Sequence[str]) -> int:
@@ -123,13 +122,8 @@ def _threads(words: Sequence[str]) -> int:
     return int(asked) if asked.isdigit() and int(asked) > 0 else 1
 
 
-def _long(word: str) -> str:
-    name, equals, value = word.partition("=")
-    return SHORT.get(name, name) + equals + value
-
-
 def given_names(words: Sequence[str], known: Mapping[str, Any]) -> list[str]:
-    """The dotted names of the flags among these words: --learner.lr, --no-q.double and --q.no-double."""
+    """The dotted names of the flags among these words, such as --learner.lr, --no-q.double or --q.no-double."""
     found = []
     for word in words:
         if not word.startswith("--"):
@@ -142,7 +136,7 @@ def given_names(words: Sequence[str], known: Mapping[str, Any]) -> list[str]:
 
 
 def refuse_unknown(words: Sequence[str], config: Config, flags: type) -> None:
-    """A flag that neither the algorithm nor the command has: whose it is, or which one was meant."""
+    """Refuses a flag that neither the algorithm nor the command has, and says which algorithm has it or what is similar."""
     settings: Any = type(config)
     own = {**known(settings), **{f.name: f.type for f in fields(flags)}, "help": bool}
     hidden = of_other_algos(config)
@@ -156,14 +150,14 @@ def refuse_unknown(words: Sequence[str], config: Config, flags: type) -> None:
         others = [algo for algo in algo_names() if given_names([word], known(find_algo(algo).Settings))]
         if others:
             raise ConfigError(
-                f"{name} was given, but algo={config.algo} has no such setting: it belongs to {', '.join(others)}. Leave it out."
+                f"algo={config.algo} has no setting {name}: it belongs to {', '.join(others)}. Leave it out."
             )
         near = nearest(name, own).replace("mean ", "mean --").replace(" or ", " or --")
         raise ConfigError(f"algo={config.algo} has no setting {name!r}{near}")
 
 
 def value_among(words: Sequence[str], name: str) -> str | None:
-    """What a flag was given among these words."""
+    """The value of a flag among these words; None if it is not there."""
     for word, following in zip(words, [*words[1:], None], strict=False):
         if word == f"--{name}":
             return following
@@ -173,13 +167,27 @@ def value_among(words: Sequence[str], name: str) -> str | None:
 
 
 def _show(run: Run, as_json: bool) -> None:
-    from freewheel.cli.figures import table
-    from freewheel.report.account import table as account_table
+    from freewheel.report.account import table
 
     if sys.stderr.isatty() or not as_json:
-        stream = sys.stderr if as_json else sys.stdout
-        print(table(run.result), file=stream)
-        if run.account is not None:
-            print(f"\n{account_table(run.account)}", file=stream)
+        account = f"\n\n{table(run.account)}" if run.account is not None else ""
+        print(_summary(run.result) + account, file=sys.stderr if as_json else sys.stdout)
     if as_json:
         print(json.dumps(run.result))
+
+
+def _summary(result: Mapping[str, Any]) -> str:
+    def shown(name: str) -> str:
+        value = result.get(name)
+        return "-" if value is None else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+
+    lines = [
+        f"run             {result['run']}",
+        f"steps           {shown('steps')} in {shown('seconds')} s ({shown('steps_per_s')}/s)",
+        f"updates         {shown('updates')} ({shown('updates_per_s')}/s), ratio {shown('ratio')}",
+        f"return          {shown('return_mean')} (mean of the last 100 training episodes)",
+    ]
+    if result.get("eval_return_mean") is not None:
+        how = "sampled actions" if result.get("eval_sampled") else "greedy"
+        lines.append(f"evaluation      {shown('eval_return_mean')} ({how})")
+    return "\n".join(lines)

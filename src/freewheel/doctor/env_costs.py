@@ -1,11 +1,11 @@
-"""What one step of an env costs: time, CPU time, and whether it works or waits."""
+"""What one step of an env costs: time and CPU time, and whether it computes or waits."""
 
 from __future__ import annotations
 
 import resource
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,13 @@ from freewheel.worlds.world import Columns, World, recv_sole, sole_group
 
 NUM_ACTIONS = 512
 MOST_STEPS = 200_000
-# Below this share of CPU time a step mostly waits, if it was not others that took the core from it.
+# Below this share of CPU time a step mostly waits, unless other programs took its core.
 WAITING_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one step of one lane, with random actions; `reset_us` is None where resets cannot be told from steps."""
+    """Costs of one step of one lane, with random actions; `reset_us` is None where resets are part of steps."""
 
     steps: int
     median_us: float
@@ -32,37 +32,34 @@ class Costs:
     cpu_share: float
     waits: bool
 
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 class _Meter:
-    """Time and CPU time since it was made, and how often the process gave its core away or lost it."""
+    """Measures from its creation on: time, CPU time, and how often the process gave up its core or lost it."""
 
     def __init__(self) -> None:
-        self._wall, self._cpu, self._usage = time.perf_counter(), time.process_time(), _usage()
+        self._start = self._now()
 
     def costs(self, steps_us: list[float], resets_us: list[float]) -> Costs:
-        share = (time.process_time() - self._cpu) / max(time.perf_counter() - self._wall, 1e-9)
-        usage = _usage()
-        gave, lost = usage.ru_nvcsw - self._usage.ru_nvcsw, usage.ru_nivcsw - self._usage.ru_nivcsw
+        wall_s, cpu_s, gave, lost = self._now() - self._start
+        share = cpu_s / max(wall_s, 1e-9)
         return Costs(
             len(steps_us),
             float(np.median(steps_us)),
             float(np.mean(steps_us)),
             float(np.percentile(steps_us, 95)),
             float(np.median(resets_us)) if resets_us else None,
-            share,
-            share < WAITING_SHARE and gave > lost,
+            float(share),
+            bool(share < WAITING_SHARE and gave > lost),
         )
 
-
-def _usage() -> resource.struct_rusage:
-    return resource.getrusage(resource.RUSAGE_SELF)
+    @staticmethod
+    def _now() -> Any:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return np.array([time.perf_counter(), time.process_time(), usage.ru_nvcsw, usage.ru_nivcsw])
 
 
 def costs_of_env(env: Any, budget_s: float, go_on: Callable[[], None], by_mask: bool = False) -> Costs:
-    """Of a plain env, step by step; with `by_mask` actions are such as its mask allows."""
+    """Costs of a single env; with `by_mask` its mask limits the random actions."""
     actions = samples_of(env.action_space)
     clock = time.perf_counter_ns
     steps: list[float] = []
@@ -83,7 +80,7 @@ def costs_of_env(env: Any, budget_s: float, go_on: Callable[[], None], by_mask: 
 
 
 def costs_of_world(driver: Driver, budget_s: float, go_on: Callable[[], None]) -> Costs:
-    """Of a vector env: each call's time over its lanes, our checks and the resets included."""
+    """Costs of a vector env: the time of each call divided by its lanes, including our checks and the resets."""
     clock = time.perf_counter_ns
     steps: list[float] = []
     meter = _Meter()
@@ -95,7 +92,7 @@ def costs_of_world(driver: Driver, budget_s: float, go_on: Callable[[], None]) -
 
 
 class Driver:
-    """Steps a world with random actions; with `by_mask` with such as the env's mask allows."""
+    """Steps a world with random actions; with `by_mask` the env's mask limits them."""
 
     def __init__(self, world: World, by_mask: bool = False) -> None:
         self.world = world
@@ -118,27 +115,27 @@ class Driver:
 
 
 def legal_for(obs_space: Space, action_space: Space, by_mask: bool) -> Legal | None:
-    """None where the policy would not look at a mask, or there is none."""
+    """None if the policy ignores masks, or the env has none."""
     legal = Legal(obs_space, action_space) if by_mask else None
     return legal if legal is not None and legal.has_mask else None
 
 
 def paced(budget_s: float, go_on: Callable[[], None]) -> Iterator[int]:
-    """Counts while the time lasts, at least to one; calls `go_on` about once a second, for slow is not silent."""
-    told_s = time.monotonic()
-    over_s = told_s + budget_s
+    """Counts until `budget_s` is over, at least one step; calls `go_on` about once a second, as a sign of life."""
+    last_s = time.monotonic()
+    end_s = last_s + budget_s
     for i in range(MOST_STEPS):
         yield i
         now_s = time.monotonic()
-        if now_s >= over_s:
+        if now_s >= end_s:
             return
-        if now_s > told_s + 1:
+        if now_s > last_s + 1:
             go_on()
-            told_s = now_s
+            last_s = now_s
 
 
 def samples_of(space: Space) -> list[Any]:
-    """Random actions, always the same."""
+    """Random actions, the same in every call."""
     space.seed(1)
     return [space.sample() for _ in range(NUM_ACTIONS)]
 

@@ -1,4 +1,4 @@
-"""Facts that an env and its spaces show by themselves, apart from any run."""
+"""Facts about an env and its spaces that hold for any run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import numpy as np
 from gymnasium import spaces
 
 from freewheel.doctor.env_costs import legal_for, samples_of
-from freewheel.doctor.facts import Fact
+from freewheel.doctor.facts import ENV, Fact
 from freewheel.spec import RowSpec, Space
 from freewheel.worlds.world import Group
 
-ENV = "env"
-BY_NAME = "made by its name in each process, as here"
+BY_NAME = "each process makes the env by its name"
 REPEAT_STEPS = 100
-# An image in floats takes four or eight times the memory of its bytes.
+# A float image takes four or eight times the memory of a uint8 image.
 IMAGE_VALUES = 1_000
 
 
@@ -26,11 +25,8 @@ def space_facts(group: Group) -> Iterator[Fact]:
     size = sum(field.num_bytes for field in fields)
     shown = f"{_outline(group.obs_space)}, {size:,} bytes"
     wasteful = [name for name, space in _leaves("obs", group.obs_space) if _is_float_image(space)]
-    if wasteful:
-        cure = f"{', '.join(wasteful)} holds pixels as floats: give uint8, which takes a quarter or less of the memory."
-        yield Fact(ENV, "observations", shown, size, "warning", cure)
-    else:
-        yield Fact(ENV, "observations", shown, size)
+    cure = f"{', '.join(wasteful)} holds pixels as floats: return uint8, which needs a quarter of the memory or less."
+    yield Fact(ENV, "observations", shown, size).flagged(bool(wasteful), cure)
     yield Fact(ENV, "actions", _outline(group.action_space), str(group.action_space))
 
 
@@ -52,7 +48,7 @@ def _is_float_image(space: Space) -> bool:
 
 
 def _outline(space: Space) -> str:
-    """A space without the bounds that fill a screen."""
+    """A space without its bounds, which may be long."""
     if isinstance(space, spaces.Dict):
         return "Dict(" + ", ".join(f"{key}: {_outline(sub)}" for key, sub in space.spaces.items()) + ")"
     if isinstance(space, spaces.Tuple):
@@ -61,24 +57,22 @@ def _outline(space: Space) -> str:
 
 
 def pickling_fact(env: Any) -> Fact:
-    """`train` hands the name over, so this is no condition; an env object given in Python would have to be pickled."""
+    """Not needed by the `train` command, which passes the name on; an env object passed to `train()` must be picklable."""
     try:
         ForkingPickler.dumps(env)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"[:120]
-        note = "In Python give train() this name or a function that makes the env, not an env."
-        return Fact(ENV, "processes", f"{BY_NAME}; an env object cannot be pickled ({reason})", False, "ok", note)
-    return Fact(ENV, "processes", f"{BY_NAME}; an env object can be pickled too", True)
+        note = "In Python, pass train() this name or a function that makes the env, not an env object."
+        return Fact(ENV, "processes", f"{BY_NAME}; the env object cannot be pickled ({reason})", False, "ok", note)
+    return Fact(ENV, "processes", f"{BY_NAME}; the env object can be pickled too", True)
 
 
 def repeats_fact(env: Any, by_mask: bool) -> Fact:
-    """Whether the same seed and actions lead to the same numbers: runs repeat and resume exactly only then."""
+    """Whether the same seed and actions give the same episode: only then is a run reproducible."""
     if _episode(env, by_mask) == _episode(env, by_mask):
         return Fact(ENV, "seed", "the same seed and actions gave the same episode", True)
-    cure = (
-        "Runs will not repeat or resume exactly: draw all that is random from self.np_random, which reset(seed=) sets."
-    )
-    return Fact(ENV, "seed", "the same seed and actions gave another episode", False, "warning", cure)
+    cure = "Runs are not reproducible. Draw all random numbers from self.np_random, which reset(seed=...) seeds."
+    return Fact(ENV, "seed", "the same seed and actions gave different episodes", False, "warning", cure)
 
 
 def _episode(env: Any, by_mask: bool) -> list[bytes]:

@@ -1,35 +1,35 @@
-"""Facts about an env: made and stepped as `train` would, in the process that `doctor/trial.py` starts for it.
+"""Facts about an env: made and stepped as in `train`, in the process that `doctor/trial.py` starts for it.
 
-Stages are told before they begin, so that whoever waits knows where an env that hangs or crashes was.
+Each stage is reported before it begins, so that the other side knows where an env hung or crashed.
 """
 
 from __future__ import annotations
 
-import faulthandler
-import json
 import os
 import resource
-import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
-from freewheel.config import Config, find_algo, from_dict
+import torch
+
+from freewheel.algos.make import make_algo
+from freewheel.config import Config
 from freewheel.contracts import Spaces
 from freewheel.doctor.env_costs import Costs, Driver, costs_of_env, costs_of_world, paced
-from freewheel.doctor.env_facts import BY_NAME, ENV, pickling_fact, repeats_fact, space_facts
-from freewheel.doctor.facts import Fact
-from freewheel.doctor.machine_facts import SOFTWARE
-from freewheel.doctor.trial import LOAD_TIMEOUT_S
+from freewheel.doctor.env_facts import BY_NAME, pickling_fact, repeats_fact, space_facts
+from freewheel.doctor.facts import ENV, SOFTWARE, Fact
 from freewheel.errors import ConfigError, EnvError, FreewheelError
 from freewheel.imports import is_import
+from freewheel.machine import update_form
 from freewheel.machine.cores import num_cores
-from freewheel.machine.threads import limit_threads
+from freewheel.machine.device import pick_device
 from freewheel.memory.lanes import forecast_bytes
 from freewheel.memory.segment import allowed_bytes, format_bytes
+from freewheel.nets.inputs import has_images
 from freewheel.run.layout import Layout, choose
 from freewheel.spec import RowSpec
 from freewheel.worlds.find import find_import, find_spec
@@ -39,49 +39,17 @@ from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.vector import VectorWorld
 from freewheel.worlds.world import Group, World, sole_group
 
-# Together the two seconds that an examination may step an env for.
+# An examination steps an env for two seconds in all.
 CONTRACT_S, COSTS_S = 0.7, 1.3
-# After the deadline of the process that reads us: only for the case that it is gone.
-ORPHAN_S = 20
-
-# What libraries say when they find no screen.
+# Libraries use these words when they find no display.
 SCREEN_WORDS = ("display", "video device", "x11", "glfw", "egl", "opengl", "screen")
 
 Tell = Callable[[dict[str, Any]], None]
 Stage = Callable[[str], None]
 
 
-def main(fd: str, timeout_s: str, config: str) -> None:
-    """The child's whole life; messages are lines of JSON into `fd`."""
-    faulthandler.enable()  # a crash leaves its stack on stderr
-    faulthandler.dump_traceback_later(LOAD_TIMEOUT_S)
-    with open(int(fd), "w", buffering=1) as pipe:
-
-        def tell(message: dict[str, Any]) -> None:
-            if "stage" in message:
-                # Both work even while C code holds the interpreter: the stack goes to stderr, and an orphan ends.
-                faulthandler.dump_traceback_later(float(timeout_s))
-                signal.alarm(int(float(timeout_s)) + ORPHAN_S)
-            pipe.write(json.dumps(message) + "\n")
-
-        settings = from_dict(json.loads(config))
-        limit_threads(settings.learner.threads or 1)  # before torch is imported
-        tell({"fact": _devices(settings.learner.device).record()})
-        if settings.env:
-            _examine(settings, tell)
-        tell({"done": True})
-        sys.stdout.flush()
-        os._exit(0)  # nothing that the env left running may hold the process
-
-
-def _devices(asked: str) -> Fact:
-    import torch
-
-    from freewheel.machine.device import pick_device
-
-    names = (
-        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    )
+def device_fact(asked: str) -> Fact:
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
         names.append("Apple MPS")
     try:
@@ -89,10 +57,11 @@ def _devices(asked: str) -> Fact:
     except ConfigError as error:
         return Fact(SOFTWARE, "devices", str(error), names, "problem")
     found = ", ".join(names) or "no CUDA or MPS device"
-    return Fact(SOFTWARE, "devices", f"{found}; learner.device={asked} takes {device}", names)
+    return Fact(SOFTWARE, "devices", f"{found}; learner.device={asked} uses {device}", names)
 
 
-def _examine(config: Config, tell: Tell) -> None:
+def examine(config: Config, tell: Tell) -> None:
+    """Tells stages and facts, and what `train` would fail on."""
     current = ""
 
     def stage(name: str) -> None:
@@ -108,11 +77,11 @@ def _examine(config: Config, tell: Tell) -> None:
 
 
 def _facts(config: Config, stage: Stage, tell: Tell) -> Iterator[Fact]:
-    """In order; the first that cannot be found out ends it."""
+    """In order, up to the first failure."""
     stage("finding it")
     tell({"quiet_bytes": _stderr_bytes()})
     try:
-        if not is_import(config.world.kind):  # a world from outside alone knows what its env is
+        if not is_import(config.world.kind):  # only the user's own world knows its env
             find_import(config.env) if is_import(config.env) else find_spec(config.env)
     except ConfigError as error:
         tell({"refused": str(error)})
@@ -125,8 +94,8 @@ def _facts(config: Config, stage: Stage, tell: Tell) -> Iterator[Fact]:
     group = sole_group(world)
     yield _made(world, group.num_lanes, time.monotonic() - began_s)
     yield from space_facts(group)
-    stage("fitting a net")
-    algo = _algo(group, config)
+    stage("building the network")
+    algo = make_algo(config, Spaces(group.obs_space, group.action_space, config.world.lanes))
     count = sum(param.numel() for param in algo.net.parameters())
     yield Fact(ENV, "network", f"{count:,} weights for {config.algo}", count)
     yield _rows(group, config, layout, algo)
@@ -139,7 +108,7 @@ def _facts(config: Config, stage: Stage, tell: Tell) -> Iterator[Fact]:
     layout = choose(settled, num_cores())
     yield _world(settled, why_world, world)
     yield from _update(algo, config, layout)
-    yield from _costs(driver, own, settled.world.kind == "pool", stage)
+    yield from _costs(driver, own, algo.uses_mask, settled.world.kind == "pool", stage)
     stage("closing it")
     world.close()
     yield Fact(ENV, "close", "works", True)
@@ -149,16 +118,17 @@ def _made(world: World, num_lanes: int, seconds: float) -> Fact:
     value: dict[str, Any] = {"lanes": num_lanes, "seconds": seconds, "autoreset": None}
     if isinstance(world, VectorWorld):
         value["autoreset"] = world._mode.name
-        form = f"one vector env of {num_lanes} lanes (autoreset mode {world._mode.name})"
+        form = f"a vector env with {num_lanes} lanes (autoreset mode {world._mode.name})"
     else:
-        forms = {PoolWorld: "a pool", InlineWorld: "an env each"}
-        form = f"{forms.get(type(world), type(world).__name__)} for {num_lanes} lanes"
-    return Fact(ENV, "making", f"{form} in {_seconds(seconds)}", value)
+        forms = {PoolWorld: "a pool", InlineWorld: "inline envs"}
+        form = f"{forms.get(type(world), type(world).__name__)}, {num_lanes} lane{'s' * (num_lanes > 1)}"
+    took = f"{seconds * 1e3:,.1f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+    return Fact(ENV, "making", f"{form}, in {took}", value)
 
 
 def _settled(config: Config, layout: Layout) -> tuple[Config, str]:
-    """The settings with the world that `train` would take, and why: run/runtime.py settles it so."""
-    if layout.runtime != "local" and config.world.kind != "pool":  # in turn auto is not measured
+    """The settings with the world that `train` would choose, and why, as in run/runtime.py."""
+    if layout.runtime != "local" and config.world.kind != "pool":  # the sequential runtime does not measure auto
         return config, ""
     choice = choose_world(config.env, config.world, num_cores(), layout.actors)
     return replace(config, world=choice.chosen), choice.reason
@@ -169,39 +139,28 @@ def _world(settled: Config, reason: str, made: World) -> Fact:
     kind, shown = chosen.kind, reason  # a whole sentence where it was measured
     if kind == "auto":
         kind = "vector" if isinstance(made, VectorWorld) else "inline"
-        reason = "it makes vector envs alone." if kind == "vector" else "one process steps all lanes in turn."
+        reason = "it only makes vector envs." if kind == "vector" else "one process steps all lanes."
     value = {"kind": kind, "lanes": chosen.lanes, "workers": chosen.workers, "threads": chosen.threads}
-    reason = reason or f"world.kind={kind} was asked for."
+    reason = reason or f"set by world.kind={kind}."
     return Fact(ENV, "world", shown or f"{kind}: {reason}", {**value, "reason": reason})
 
 
 def _update(algo: Any, config: Config, layout: Layout) -> Iterator[Fact]:
-    """The threads of an update of images, where nobody set them; other updates have one."""
-    from freewheel.machine import update_form as forms
-    from freewheel.machine.device import pick_device
-    from freewheel.nets.inputs import has_images
-
+    """The threads of an update of images, unless the settings say; other updates have one."""
     learner, cores, net = config.learner, num_cores(), algo.net
     if learner.threads or not has_images(net):
         return
     if layout.runtime == "sequential":
-        form = forms.settled_here(learner, net, cores)
+        form = update_form.settled_here(learner, net, cores)
     else:
         device = pick_device(learner.device).type
         cores = max(cores - layout.actors, 1) if algo.shares_cores else cores
-        form = forms.settled(learner, net, cores, device)
-        if device == "cpu" and cores > 1 and algo.num_updates(config.steps) >= forms.LEAST_UPDATES:
-            shown = f"on 1 to {cores} threads, whichever a trial at the start finds fastest"
+        form = update_form.settled(learner, net, cores, device)
+        if device == "cpu" and cores > 1 and algo.num_updates(config.steps) >= update_form.LEAST_UPDATES:
+            shown = f"on 1 to {cores} threads: the run measures the fastest number at its start"
             yield Fact(ENV, "update", shown, {"threads": None})
             return
     yield Fact(ENV, "update", f"on {form.threads} thread{'s' * (form.threads > 1)}", {"threads": form.threads})
-
-
-def _algo(group: Group, config: Config) -> Any:
-    """The algorithm with its network, as the run has it."""
-    from freewheel.algos.make import make_algo
-
-    return make_algo(config, Spaces(group.obs_space, group.action_space, config.world.lanes))
 
 
 def _rows(group: Group, config: Config, layout: Layout, algo: Any) -> Fact:
@@ -210,7 +169,7 @@ def _rows(group: Group, config: Config, layout: Layout, algo: Any) -> Fact:
     rows = algo.lane_rows(lanes, layout.runtime == "local") * lanes
     needed = forecast_bytes(spec, lanes, rows // lanes)
     allowed, source = allowed_bytes()
-    shown = f"{rows:,} rows take {format_bytes(needed)} of {format_bytes(allowed)} that {source} allows"
+    shown = f"{rows:,} rows need {format_bytes(needed)} of the {format_bytes(allowed)} that {source} allows"
     value = {"rows": rows, "bytes": needed, "allowed_bytes": allowed}
     try:
         algo.refuse_memory(spec, lanes)
@@ -219,23 +178,21 @@ def _rows(group: Group, config: Config, layout: Layout, algo: Any) -> Fact:
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if limit != resource.RLIM_INFINITY and limit < needed:
         cure = "Shared memory counts as a file. Lift the limit: ulimit -f unlimited."
-        shown = f"{rows:,} rows take {format_bytes(needed)}, and files are limited to {format_bytes(limit)}"
+        shown = f"{rows:,} rows need {format_bytes(needed)}, and files are limited to {format_bytes(limit)}"
         return Fact(ENV, algo.rows_are, shown, value, "problem", cure)
-    if needed <= allowed / 2:
-        return Fact(ENV, algo.rows_are, shown, value)
-    cure = f"The roles need memory too: fewer --{algo.rows_are}.rows leave them more."
-    return Fact(ENV, algo.rows_are, shown, value, "warning", cure)
+    cure = f"Actors and learner need memory too: lower --{algo.rows_are}.rows."
+    return Fact(ENV, algo.rows_are, shown, value).flagged(needed > allowed / 2, cure)
 
 
 def _contract(driver: Driver, go_on: Callable[[], None]) -> Fact:
     """Steps all lanes with random actions; the world checks every row as in a run."""
     for _ in paced(CONTRACT_S, go_on):
         driver.step()
-    shown = f"kept over {driver.steps:,} steps and {driver.episodes:,} ends of episodes"
+    shown = f"kept for {driver.steps:,} steps and {driver.episodes:,} episodes"
     return Fact(ENV, "contract", shown, {"steps": driver.steps, "episodes": driver.episodes})
 
 
-def _costs(driver: Driver, config: Config, is_pool: bool, stage: Stage) -> Iterator[Fact]:
+def _costs(driver: Driver, config: Config, by_mask: bool, is_pool: bool, stage: Stage) -> Iterator[Fact]:
     def go_on() -> None:
         stage("timing it")
 
@@ -246,16 +203,14 @@ def _costs(driver: Driver, config: Config, is_pool: bool, stage: Stage) -> Itera
         return
     env = make_env(config.env, config.world)
     try:
-        yield from _cost_facts(
-            costs_of_env(env, COSTS_S, go_on, by_mask=find_algo(config.algo).uses_mask), config, is_pool
-        )
+        yield from _cost_facts(costs_of_env(env, COSTS_S, go_on, by_mask), config, is_pool)
         if env.render_mode == "human":
-            cure = "A window slows every step: leave render_mode out, and see the agent with freewheel play."
+            cure = "A window slows down every step. Leave render_mode out, and watch the agent with freewheel play."
             yield Fact(ENV, "rendering", "render_mode is human", "human", "warning", cure)
         stage("pickling it")
         yield pickling_fact(env)
-        stage("repeating it")
-        yield repeats_fact(env, find_algo(config.algo).uses_mask)
+        stage("repeating an episode")
+        yield repeats_fact(env, by_mask)
     finally:
         env.close()
 
@@ -263,42 +218,38 @@ def _costs(driver: Driver, config: Config, is_pool: bool, stage: Stage) -> Itera
 def _cost_facts(costs: Costs, config: Config, is_pool: bool) -> Iterator[Fact]:
     shown = (
         f"{costs.median_us:,.1f} us median, {costs.mean_us:,.1f} mean, {costs.p95_us:,.1f} p95 over {costs.steps:,} "
-        f"steps: {1e6 / max(costs.median_us, 1e-3):,.0f} a second on one core"
+        f"steps: {1e6 / max(costs.median_us, 1e-3):,.0f} per second on one core"
     )
-    yield Fact(ENV, "step", shown, costs.record())
+    yield Fact(ENV, "step", shown, asdict(costs))
     if costs.reset_us is not None:
         yield Fact(ENV, "reset", f"{costs.reset_us:,.1f} us median", costs.reset_us)
-    share = f"{costs.cpu_share:.0%} of the time of a step is CPU time"
-    if costs.waits and is_pool:
-        yield Fact(ENV, "work", f"waits: {share}; the workers of its pool wait side by side", costs.cpu_share)
-    elif costs.waits:
-        layout = choose(config, num_cores())
-        cure = f"More actors than cores may pay: try --runtime local --local.actors {2 * layout.actors}."
-        yield Fact(ENV, "work", f"waits: {share}", costs.cpu_share, "warning", cure)
+    share = f"a step uses the CPU for {costs.cpu_share:.0%} of its time"
+    if costs.waits:
+        shown = f"waits: {share}" + "; the workers of the pool wait side by side" * is_pool
+        cure = (
+            f"More actors than cores may help: --runtime local --local.actors {2 * choose(config, num_cores()).actors}."
+        )
+        yield Fact(ENV, "work", shown, costs.cpu_share).flagged(not is_pool, cure)
     elif costs.cpu_share > 1.5:
-        cure = "It uses threads of its own, which take the learner's core: limit them where the env is made."
-        yield Fact(ENV, "work", f"several cores: {share}", costs.cpu_share, "warning", cure)
+        cure = "Its threads compete with the learner for cores: limit them where the env is made."
+        yield Fact(ENV, "work", f"several threads: {share}", costs.cpu_share, "warning", cure)
     else:
-        yield Fact(ENV, "work", f"busy: {share}", costs.cpu_share)
+        yield Fact(ENV, "work", f"computes: {share}", costs.cpu_share)
 
 
 def _failure(env: str, stage: str, error: BaseException) -> Fact:
     """What `train` would end with."""
-    shown = (
-        str(error)
-        if isinstance(error, FreewheelError)
-        else f"{env} raised {type(error).__name__}: {error} while {stage}"
-    )
+    shown = str(error)
+    if not isinstance(error, FreewheelError):
+        shown = f"{env} raised {type(error).__name__}: {error} while {stage}"
     cause = error.__cause__ if isinstance(error, EnvError) else None if isinstance(error, ConfigError) else error
     trace = "".join(traceback.format_exception(cause)) if cause is not None else ""
     cure = ""
     if any(word in f"{shown} {trace}".lower() for word in SCREEN_WORDS):
-        cure = "If it wants a screen: make it without render_mode, or set SDL_VIDEODRIVER=dummy or MUJOCO_GL=egl, or use xvfb-run."
+        cure = (
+            "If it needs a display: leave render_mode out, set SDL_VIDEODRIVER=dummy or MUJOCO_GL=egl, or use xvfb-run."
+        )
     return Fact(ENV, stage, shown, type(error).__name__, "problem", cure, trace)
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds * 1e3:,.1f} ms" if seconds < 1 else f"{seconds:,.1f} s"
 
 
 def _stderr_bytes() -> int:

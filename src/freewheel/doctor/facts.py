@@ -1,18 +1,19 @@
-"""A fact that was found about the machine or an env: how it stands, and what to do about it."""
+"""A fact about the machine or an env: its state, and what to do about it."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+MACHINE, SOFTWARE, ENV = "machine", "software", "env"
 State = Literal["ok", "warning", "problem"]
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One line of the doctor. A problem is what `train` would fail on; each that is not ok says the cure.
+    """One line of the doctor. `train` would fail on a problem; `cure` says what to do about a problem or a warning.
 
-    `shown` is for people, `value` for programs, `trace` is a traceback or what the env printed last.
+    `shown` is for people, `value` for programs; `trace` is a traceback, or the last lines that the env printed.
     """
 
     group: str
@@ -23,6 +24,9 @@ class Fact:
     cure: str = ""
     trace: str = ""
 
+    def flagged(self, is_bad: bool, cure: str, state: State = "warning") -> Fact:
+        """The fact with this state and cure if it is bad, as it is otherwise."""
+        return replace(self, state=state, cure=cure) if is_bad else self
+
     def record(self) -> dict[str, Any]:
-        """As it stands in JSON."""
         return asdict(self)

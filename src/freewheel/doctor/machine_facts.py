@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -10,18 +11,17 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from freewheel.config import Config
-from freewheel.doctor.facts import Fact, State
+from freewheel.doctor.facts import MACHINE, SOFTWARE, Fact, State
 from freewheel.errors import FreewheelError
 from freewheel.machine.cores import affinity, cpu_quota, num_cores
 from freewheel.machine.threads import VARIABLES
 from freewheel.memory.counter import Counters
 from freewheel.memory.segment import Segment, allowed_bytes, format_bytes
 
-MACHINE, SOFTWARE = "machine", "software"
 PACKAGES = ("freewheel", "torch", "numpy", "gymnasium")
 
 # Each role is a process with torch loaded.
@@ -37,11 +37,11 @@ COMPILER_TIMEOUT_S = 10.0
 
 
 def machine_facts(config: Config) -> list[Fact]:
-    """All of them, in the order in which they are shown. What needs torch is not among them."""
+    """All facts that need no torch, in the order in which they are shown."""
     return [
         _cores(),
         *_load(),
-        *_memory(),
+        _memory(),
         _shared_folder(),
         *_limits(),
         _shared_memory(),
@@ -54,92 +54,70 @@ def machine_facts(config: Config) -> list[Fact]:
 
 
 def _cores() -> Fact:
-    cores, quota, there = num_cores(), cpu_quota(), os.cpu_count()
-    parts = [f"{affinity()} of {there} by affinity"]
-    parts.append("no quota" if quota is None else f"a quota of {quota:.4g}")
-    value = {"usable": cores, "affinity": affinity(), "there": there, "quota": quota}
-    shown = f"{cores} to use ({', '.join(parts)})"
-    if cores > 1:
-        return Fact(MACHINE, "cores", shown, value)
-    cure = "Actors and learner cannot run side by side on 1 core; train takes turns (runtime=sequential)."
-    return Fact(MACHINE, "cores", shown, value, "warning", cure)
+    cores, quota, present = num_cores(), cpu_quota(), os.cpu_count()
+    value = {"usable": cores, "affinity": affinity(), "there": present, "quota": quota}
+    limit = "no CPU quota" if quota is None else f"a CPU quota of {quota:.4g}"
+    cure = "Actors and learner cannot run side by side on 1 core, so train uses runtime=sequential."
+    shown = f"{cores} usable (affinity {affinity()} of {present}, {limit})"
+    return Fact(MACHINE, "cores", shown, value).flagged(cores < 2, cure)
 
 
 def _load() -> Iterator[Fact]:
-    try:
-        load = os.getloadavg()[0]
-    except OSError:
-        return
-    shown, cores = f"{load:.1f} over the last minute", num_cores()
-    if load < 0.7 * cores:
-        yield Fact(MACHINE, "load", shown, load)
-    else:
-        cure = f"Other programs want the {cores} cores too; end them, or expect a slower run."
-        yield Fact(MACHINE, "load", shown, load, "warning", cure)
+    with contextlib.suppress(OSError):
+        load, cores = os.getloadavg()[0], num_cores()
+        cure = f"Other programs use the {cores} cores too. Stop them, or expect a slower run."
+        yield Fact(MACHINE, "load", f"{load:.1f} over the last minute", load).flagged(load >= 0.7 * cores, cure)
 
 
-def _memory() -> Iterator[Fact]:
+def _memory() -> Fact:
     allowed, source = allowed_bytes()
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    shown = f"{format_bytes(allowed)} may be taken ({source}), {format_bytes(total)} in the machine"
+    shown = f"{format_bytes(allowed)} available (limited by {source}), {format_bytes(total)} installed"
     value = {"allowed_bytes": allowed, "set_by": source, "total_bytes": total}
-    if allowed >= LITTLE_MEMORY:
-        yield Fact(MACHINE, "memory", shown, value)
-    else:
-        cure = "Each role is a process with torch: end other programs, give the container more, or use --runtime sequential."
-        yield Fact(MACHINE, "memory", shown, value, "warning", cure)
+    cure = "Each role is a process with torch. Stop other programs, raise the container's limit, or use --runtime sequential."
+    return Fact(MACHINE, "memory", shown, value).flagged(allowed < LITTLE_MEMORY, cure)
 
 
 def _shared_folder() -> Fact:
     try:
         size = shutil.disk_usage("/dev/shm").total
     except OSError:
-        note = "The replay does not need it; vector envs with processes of their own may."
-        return Fact(MACHINE, "/dev/shm", "is not there", None, "ok", note)
+        note = "The replay does not need it; vector envs with their own processes may."
+        return Fact(MACHINE, "/dev/shm", "missing", None, "ok", note)
     return Fact(MACHINE, "/dev/shm", f"{format_bytes(size)} (the replay does not use it)", size)
 
 
 def _limits() -> Iterator[Fact]:
-    """Limits of a process that a run can meet; others have no effect on it."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    state: State = "problem" if _below(files, TOO_FEW_FILES) else "warning" if _below(files, FEW_FILES) else "ok"
-    yield _limit("open files", files, f"{files:,}", state, f"Raise it: ulimit -n {FEW_FILES * 4}.")
-    processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    state = "warning" if _below(processes, FEW_PROCESSES) else "ok"
+    """Limits of a process that can affect a run."""
+    cure = f"Raise it: ulimit -n {FEW_FILES * 4}."
+    files = _limit("open files", resource.RLIMIT_NOFILE, "{:,}".format, FEW_FILES, cure)
+    yield files.flagged((files.value or FEW_FILES) < TOO_FEW_FILES, cure, "problem")
     cure = f"It counts all threads of the user, and each role has several. Raise it: ulimit -u {FEW_PROCESSES * 8}."
-    yield _limit("processes", processes, f"{processes:,}", state, cure)
-    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    yield _limit("locked memory", locked, format_bytes(locked), "ok")
-    size = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    cure = "Checkpoints and the replay end there. Lift it: ulimit -f unlimited."
-    yield _limit("file size", size, format_bytes(size), "warning" if _below(size, 2**62) else "ok", cure)
-    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    yield _limit("processes", resource.RLIMIT_NPROC, "{:,}".format, FEW_PROCESSES, cure)
+    yield _limit("locked memory", resource.RLIMIT_MEMLOCK, format_bytes)
+    cure = "Checkpoints and the replay cannot be larger. Lift it: ulimit -f unlimited."
+    yield _limit("file size", resource.RLIMIT_FSIZE, format_bytes, 2**62, cure)
     cure = "Torch maps more than it uses, and each role maps the whole replay. Lift it: ulimit -v unlimited."
-    yield _limit(
-        "address space", space, format_bytes(space), "warning" if _below(space, LITTLE_ADDRESS_SPACE) else "ok", cure
-    )
+    yield _limit("address space", resource.RLIMIT_AS, format_bytes, LITTLE_ADDRESS_SPACE, cure)
 
 
-def _below(limit: int, least: int) -> bool:
-    return limit != resource.RLIM_INFINITY and limit < least
-
-
-def _limit(name: str, limit: int, shown: str, state: State, cure: str = "") -> Fact:
+def _limit(name: str, kind: int, text: Callable[[int], str], least: int = 0, cure: str = "") -> Fact:
+    limit = resource.getrlimit(kind)[0]
     if limit == resource.RLIM_INFINITY:
-        return Fact(MACHINE, name, "no limit", None)
-    return Fact(MACHINE, name, f"limited to {shown}", limit, state, "" if state == "ok" else cure)
+        return Fact(MACHINE, name, "no limit")
+    return Fact(MACHINE, name, f"limited to {text(limit)}", limit).flagged(limit < least, cure)
 
 
 def _shared_memory() -> Fact:
     try:
         Segment.create(4096, "a segment to try")
     except FreewheelError as error:
-        return Fact(MACHINE, "shared memory", f"does not work: {error}", False, "problem", "The replay lies in it.")
+        return Fact(MACHINE, "shared memory", f"does not work: {error}", False, "problem", "The replay needs it.")
     return Fact(MACHINE, "shared memory", "works (memfd)", True)
 
 
 def _waits() -> Fact:
-    """Sleeps on a counter once in vain and once until another thread wakes it."""
+    """Sleeps on a counter twice: until the time is over, and until another thread wakes it."""
     try:
         counters = Counters(1)
         sleeps = not counters.wait(0, 1, 0.001)
@@ -148,23 +126,23 @@ def _waits() -> Fact:
         is_woken = counters.wait(0, 1, WAKE_TIMEOUT_S)
         waker.join()
     except FreewheelError as error:
-        return Fact(MACHINE, "waits", f"do not work: {error}", False, "problem", "Roles sleep on them.")
+        return Fact(
+            MACHINE, "waits", f"do not work: {error}", False, "problem", "Processes wait for each other by them."
+        )
     if sleeps and is_woken:
         return Fact(MACHINE, "waits", "work (futex)", True)
-    cure = "The kernel or its sandbox refuses futex: allow it."
-    return Fact(MACHINE, "waits", "a sleeper was not woken", False, "problem", cure)
+    cure = "The kernel or its sandbox blocks futex: allow it."
+    return Fact(MACHINE, "waits", "a sleeping thread was not woken", False, "problem", cure)
 
 
 def _run_folder(folder: Path) -> Fact:
-    there = next(place for place in [folder.absolute(), *folder.absolute().parents] if place.exists())
-    free = shutil.disk_usage(there).free
-    shown = f"{folder}: {format_bytes(free)} free"
-    if not os.access(there, os.W_OK | os.X_OK):
-        cure = "Call from another folder, or give --log.folder."
-        return Fact(MACHINE, "run folder", f"{there} cannot be written", free, "problem", cure)
-    if free < LITTLE_DISK:
-        return Fact(MACHINE, "run folder", shown, free, "warning", "Checkpoints need room; see freewheel runs clean.")
-    return Fact(MACHINE, "run folder", shown, free)
+    present = next(place for place in [folder.absolute(), *folder.absolute().parents] if place.exists())
+    free = shutil.disk_usage(present).free
+    if not os.access(present, os.W_OK | os.X_OK):
+        cure = "Run from another folder, or set --log.folder."
+        return Fact(MACHINE, "run folder", f"{present} is not writable", free, "problem", cure)
+    cure = "Checkpoints need space. Remove old runs with freewheel runs clean."
+    return Fact(MACHINE, "run folder", f"{folder}: {format_bytes(free)} free", free).flagged(free < LITTLE_DISK, cure)
 
 
 def _versions() -> Iterator[Fact]:
@@ -175,41 +153,36 @@ def _versions() -> Iterator[Fact]:
             version = importlib.metadata.version(name)
             yield Fact(SOFTWARE, name, version, version)
         except importlib.metadata.PackageNotFoundError:
-            yield Fact(SOFTWARE, name, "is not installed", None, "problem", f"pip install {name}")
+            yield Fact(SOFTWARE, name, "not installed", None, "problem", f"Install it: pip install {name}.")
 
 
 def _compiler(config: Config) -> Fact:
-    """The one that torch takes for compiled updates."""
+    """The compiler that torch uses for compiled updates."""
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
-    path = shutil.which(name)
-    said = ""
+    path, said = shutil.which(name), ""
     if path is not None:
-        try:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
             done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=COMPILER_TIMEOUT_S)
             said = done.stdout.partition("\n")[0].strip() if done.returncode == 0 else ""
-        except (OSError, subprocess.SubprocessError):
-            said = ""
     if said:
         return Fact(SOFTWARE, "C++ compiler", f"{said} ({path})", path)
-    shown = f"there is no {name}" if path is None else f"{path} does not work"
+    shown = f"{name} was not found" if path is None else f"{path} does not work"
     if config.learner.compile == "off":
-        return Fact(SOFTWARE, "C++ compiler", f"{shown}; learner.compile=off needs none", None)
+        return Fact(SOFTWARE, "C++ compiler", f"{shown}; learner.compile=off needs none")
     state: State = "problem" if config.learner.compile == "on" else "warning"
-    cure = f"Updates cannot be compiled and run eagerly. Install {name}, or name another in CXX."
+    cure = f"Updates cannot be compiled, so they run eagerly. Install {name}, or set CXX to another compiler."
     return Fact(SOFTWARE, "C++ compiler", shown, None, state, cure)
 
 
 def _threads(config: Config) -> Fact:
     threads, cores = config.learner.threads or 1, num_cores()
-    there = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    value = {"learner": threads, "environment": there}
+    present = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     shown = f"{threads} in the learner (learner.threads), set for OpenMP, MKL and torch"
     if not config.learner.threads:
-        shown += "; for images as many as are fastest"
-    other = {name: n for name, n in there.items() if n != str(threads)}
+        shown += "; for images the fastest number"
+    other = [f"{name}={number}" for name, number in present.items() if number != str(threads)]
     if other:
-        shown += f"; the environment's {', '.join(f'{name}={n}' for name, n in other.items())} is replaced"
-    if threads <= cores:
-        return Fact(SOFTWARE, "threads", shown, value)
-    cure = f"There are {cores} cores: more threads than cores stop each other. Lower --learner.threads."
-    return Fact(SOFTWARE, "threads", shown, value, "warning", cure)
+        shown += f"; this overrides {', '.join(other)} of the environment"
+    cure = f"This machine has {cores} cores, and more threads than cores slow each other down. Lower --learner.threads."
+    fact = Fact(SOFTWARE, "threads", shown, {"learner": threads, "environment": present})
+    return fact.flagged(threads > cores, cure)

@@ -1,4 +1,4 @@
-"""What this machine remembers between runs: JSON objects in the cache folder, each under a key of the machine and the work."""
+"""Results kept between runs: JSON objects in the cache folder, each under a key of this machine and the work."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 from freewheel.machine.cores import cpu_flags
 
-# Only the newest are kept: one per machine, network and batch size.
+# Only the newest results are kept: one per machine, network and batch size.
 MOST_KEPT = 200
 
 
 def cache_folder() -> Path:
-    """XDG_CACHE_HOME, or else ~/.cache."""
+    """In XDG_CACHE_HOME if that is set, in ~/.cache otherwise."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "freewheel"
 
@@ -34,13 +34,13 @@ def key_of(*work: Any) -> str:
 
 
 def recall(key: str) -> dict[str, Any]:
-    """What `remember` kept under the key; empty if there is nothing."""
+    """What `remember` kept under the key; empty if it kept nothing."""
     found = _read().get(key)
     return found if isinstance(found, dict) else {}
 
 
 def remember(key: str, found: Mapping[str, Any]) -> None:
-    """Adds to what is kept under the key. Where the folder cannot be written, the next run measures again."""
+    """Adds to what is kept under the key. If the folder is not writable, the next run measures again."""
     known, merged = _read(), {**recall(key), **found}
     known.pop(key, None)
     kept = dict(list({**known, key: merged}.items())[-MOST_KEPT:])

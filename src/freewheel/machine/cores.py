@@ -1,7 +1,8 @@
-"""The cores of this machine: how many this process may keep busy, and what they can do."""
+"""The CPU cores of this machine: how many this process may use, and their features."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import platform
@@ -9,14 +10,14 @@ from pathlib import Path
 
 
 def num_cores(root: Path = Path("/")) -> int:
-    """Cores that this process may keep busy: its affinity, cut by the CPU quotas of the control groups above it."""
+    """Cores that this process may use, by its affinity and the CPU quotas of its control groups."""
     quota = cpu_quota(root)
-    # A part of a core is not one to plan with: roles that use up a quota are all stopped until its period ends.
-    return max(1, min(affinity(), affinity() if quota is None else math.floor(quota)))
+    # Rounded down: when roles have used up a quota, all of them are stopped until its period ends.
+    return max(1, affinity() if quota is None else min(affinity(), math.floor(quota)))
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """The smallest CPU quota of a control group from ours up to the root, in cores; None where there is none."""
+    """The smallest CPU quota of our control group and those above it, in cores; None without one."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -36,23 +37,12 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 def _quota_of(group: Path) -> float | None:
-    for read in (_read_new, _read_old):
-        try:
-            quota, period = read(group)
-        except (OSError, ValueError):
-            continue  # not this version of the interface, or "max"
-        if quota > 0 and period > 0:
-            return quota / period
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # both versions of the interface
+        with contextlib.suppress(OSError, ValueError):  # it is the other version, or the quota is "max"
+            quota, period = (int(word) for name in names for word in (group / name).read_text().split())
+            if quota > 0 and period > 0:
+                return quota / period
     return None
-
-
-def _read_new(group: Path) -> tuple[int, int]:
-    quota, period = (group / "cpu.max").read_text().split()
-    return int(quota), int(period)
-
-
-def _read_old(group: Path) -> tuple[int, int]:
-    return int((group / "cpu.cfs_quota_us").read_text()), int((group / "cpu.cfs_period_us").read_text())
 
 
 def affinity() -> int:
@@ -63,13 +53,13 @@ def affinity() -> int:
 
 
 def cpu_flags() -> str:
-    """What the compiler may use: code for one CPU may not run on another."""
+    """The features of the CPU: code compiled for one CPU may not run on another."""
     lines = cpu_info().splitlines()
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
 def cpu_info() -> str:
-    """The text of /proc/cpuinfo; empty where there is none."""
+    """The text of /proc/cpuinfo; empty if it does not exist."""
     try:
         return Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -1,7 +1,7 @@
-"""Fault points: named places where tests have a role killed or stopped, because random moments miss small windows.
+"""Fault points: named places where tests kill or stop a role, because random moments miss small windows.
 
-`FREEWHEEL_FAULT_POINTS="actor-0 commit 30, actor-0 write 5 STOP, supervisor spawn 2"`: a role, a point, the arrival there that is its last,
-and the signal if it is not KILL. The n-th entry of a role is for its n-th life; a life without one is left alone.
+`FREEWHEEL_FAULT_POINTS="actor-0 commit 30, actor-0 write 5 STOP, supervisor spawn 2"`: a role, a point, the number of the arrival at which the signal comes, and the signal (KILL by
+default). The n-th entry of a role is for its n-th life.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from freewheel import _core
 from freewheel.errors import ConfigError
 
 PLAN = "FREEWHEEL_FAULT_POINTS"
-ROLES = re.compile(r"supervisor|sequential|learner|compiler|target|(actor|worker)-\d+")
+# With several policies, the policy's name comes after the kind: learner-red, worker-red-1.
+ROLES = re.compile(r"supervisor|sequential|(learner|compiler|target)(-.+)?|(actor|worker)-(.+-)?\d+")
 
 reach = _core.reach_point
 
 
 def arm(role: str, life: int) -> None:
-    """What the plan has for this life of a role; nothing where there is no plan."""
+    """Sets the fault point of this life of a role, if the plan has one."""
     plan = [entry.split() for entry in os.environ.get(PLAN, "").split(",") if entry.strip()]
     for entry in plan:
         _check(entry)
@@ -36,8 +37,8 @@ def _check(entry: list[str]) -> None:
         _signal(*entry[3:])
         return
     raise ConfigError(
-        f"{PLAN} has the entry {' '.join(entry)!r}; it takes a role (supervisor, actor-0, learner and so on), a point ({', '.join(_core.point_names())}), the number of "
-        "the arrival and perhaps a signal, as in 'actor-0 commit 30 STOP'."
+        f"{PLAN} has the entry {' '.join(entry)!r}. Write a role (supervisor, learner, actor-0, ...), a point ({', '.join(_core.point_names())}), the number "
+        "of the arrival, and a signal if it is not KILL, as in 'actor-0 commit 30 STOP'."
     )
 
 
@@ -45,6 +46,4 @@ def _signal(word: str = "KILL") -> int:
     try:
         return signal.Signals[f"SIG{word}"]
     except KeyError:
-        raise ConfigError(
-            f"{PLAN} names the signal {word}, which does not exist here. Use KILL, STOP or INT."
-        ) from None
+        raise ConfigError(f"{PLAN} has the signal {word}, which does not exist. Use KILL, STOP or INT.") from None

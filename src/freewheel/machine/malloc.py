@@ -1,4 +1,4 @@
-"""What an update frees stays with the process, for the next one to take."""
+"""Memory that an update frees stays with the process, for the next update."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import ctypes
 import os
 from collections.abc import Callable
 
-# Names and numbers of glibc's malloc.h.
+# Options of glibc's malloc.h.
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4
-# By default glibc gives large blocks, and what is free at the end of its heap, back to the system and asks for them again in the
-# next update, each page with a fault: 2,000 to 4,000 of them in a Nature update of 32 rows (7 of 54 ms), 800,000 in one of 1,024
-# rows of workload B (1.3 of 5.4 s). With these there are hardly any, and the most that was held at a time is the same.
+# By default glibc returns large blocks and the free end of its heap to the system, and the next update asks for them again with one
+# page fault per page: 2,000 to 4,000 in a Nature update of 32 rows (7 of 54 ms), 800,000 in one of 1,024 rows of workload B (1.3 of
+# 5.4 s). With these values there are hardly any, and the peak memory is the same.
 KEPT_BYTES, PAD_BYTES, NO_BLOCKS = 2**31 - 1, 64 << 20, 0
-# Who has set one of these has decided.
+# If the user has set one of these, nothing is changed.
 VARIABLES = (
     "MALLOC_TRIM_THRESHOLD_",
     "MALLOC_TOP_PAD_",
@@ -23,7 +23,7 @@ VARIABLES = (
 
 
 def keep_memory(find: Callable[[], ctypes.CDLL] = lambda: ctypes.CDLL(None)) -> bool:
-    """For the calling process from now on, which should be one of our own; False where the C library is another one, or somebody has decided."""
+    """For this process, which should be one of ours. False with another C library, or if the user has set `VARIABLES`."""
     if any(name in os.environ for name in VARIABLES):
         return False
     try:

@@ -1,8 +1,8 @@
-"""A core for the learner alone, where other roles keep it from its work.
+"""Pins the learner to its own core, if other roles delay it.
 
-The kernel counts how long a thread was ready to run and had no core. A learner that always has work and is held up that way gets a
-core to itself: its thread stays there and those of the other roles keep to the rest. It is shared again when that did not help,
-or when the learner has to wait for those who were sent away.
+The kernel counts how long a thread was ready to run but had no core. A learner that always has work and is delayed that way gets its
+own core: its thread stays there, and the other roles use the rest. Pinning ends if it does not help, or if the learner has to wait
+for roles that lost the core.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Literal, NamedTuple
 
 Pin = Literal["auto", "on", "off"]
 WINDOW_S = 1.0
-HELD_SHARE = 0.015  # of a window: below that there is nothing to win
-GUEST_SHARE = 0.15  # above that somebody else works on the core all the time
-IDLE_SHARE = 0.1  # above that the learner is not what binds
-BAD_WINDOWS = 3  # in a row: one may be a checkpoint
+HELD_SHARE = 0.015  # of a window: a shorter delay is not worth pinning
+GUEST_SHARE = 0.15  # a longer delay of a pinned learner means that another program uses its core
+IDLE_SHARE = 0.1  # a learner that is idle for longer is not the bottleneck
+BAD_WINDOWS = 3  # in a row; a single one may be a checkpoint
 
 PROC = Path("/proc")
 
 
 class Times(NamedTuple):
-    """Of a process's first thread, in seconds."""
+    """Times of a process's first thread, in seconds."""
 
     at: float
     ran: float
@@ -32,7 +32,7 @@ class Times(NamedTuple):
 
 
 class OwnCore:
-    """Decides, look by look, whether the learner has a core to itself. `note` takes what the user should read."""
+    """Decides at each `look` whether the learner has its own core. `note` shows a sentence to the user."""
 
     def __init__(self, pin: Pin, note: Callable[[str], None], proc: Path = PROC) -> None:
         self._note, self._proc = note, proc
@@ -41,7 +41,7 @@ class OwnCore:
         self._is_fixed = pin == "on"
         self._is_done = pin == "off" or len(self._cores) < 2
         if pin == "on" and self._is_done:
-            note("local.pin=on has no effect here: it takes two cores and a system that binds threads to them.")
+            note("local.pin=on has no effect here: it needs two cores and a system that can pin threads.")
         self._pid = 0
         self._last: Times | None = None
         self._held_before = 0.0
@@ -61,7 +61,7 @@ class OwnCore:
             self._share([learner, *others])
 
     def end(self, pids: Iterable[int]) -> None:
-        """All cores are everybody's from now on."""
+        """Ends pinning: every process may use all cores."""
         if self.core is not None:
             self._share(pids)
         self.core, self._is_done = None, True
@@ -85,15 +85,15 @@ class OwnCore:
         if self.core is None:
             if held > HELD_SHARE and idle < IDLE_SHARE:
                 self.core, self._held_before, self._bad = self._core_of(self._pid), held, 0
-                self._note(f"the learner has core {self.core} to itself: others had held it up {held:.0%} of its time.")
+                self._note(
+                    f"Pinned the learner to core {self.core}: other processes delayed it {held:.0%} of the time."
+                )
             return
         is_bad = idle > IDLE_SHARE or held > max(self._held_before, GUEST_SHARE)
         self._bad = self._bad + 1 if is_bad else 0
         if self._bad == BAD_WINDOWS:
-            why = (
-                "it waits for the others" if idle > IDLE_SHARE else f"it is held up {held:.0%} of its time all the same"
-            )
-            self._note(f"core {self.core} is shared again: the learner had it to itself, but {why}.")
+            why = "it waits for the actors" if idle > IDLE_SHARE else f"it is still delayed {held:.0%} of the time"
+            self._note(f"No longer pinning the learner to core {self.core}: {why}.")
             self.core, self._is_done = None, True
 
     def _divide(self, learner: int, others: Iterable[int], core: int) -> None:
@@ -119,7 +119,7 @@ class OwnCore:
         return None
 
     def _core_of(self, pid: int) -> int:
-        """Where it ran last, if that can be told."""
+        """The core on which it ran last, if the system shows it."""
         with contextlib.suppress(OSError, IndexError, ValueError):
             core = int((self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[36])
             if core in self._cores:

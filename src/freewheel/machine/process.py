@@ -1,4 +1,4 @@
-"""Processes of this machine: the forkserver they are forked from, and what each of them does first."""
+"""Processes of a run: the forkserver, what each process does first, and the warden that ends what is left over."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import faulthandler
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
+from freewheel.machine import warden
 from freewheel.machine.threads import VARIABLES, WAITING, wait_passively
 
-# Name in the environment of every process that belongs to a run, the env's own helpers included.
+# Environment variable of every process of a run, including those that an env starts.
 OWNER = "FREEWHEEL_OWNER"
-# The module that has all that the roles of a run need.
+# Imports all that the roles of a run need.
 ROLES = "freewheel.run.entry"
 PR_SET_PDEATHSIG = 1
 
@@ -26,15 +28,14 @@ _marks: dict[int, str] = {}  # by process: a fork copies this
 
 
 def owner_id() -> str:
-    """The mark of all that this process starts; no other process on this machine has the same."""
+    """Marks all processes that this one starts; unique on this machine."""
     return _marks.setdefault(os.getpid(), f"{os.getpid()}-{time.monotonic_ns()}")
 
 
 def start_forkserver(preload: str = ROLES) -> None:
-    """Starts the process that roles are forked from, with everything loaded; does nothing if it runs.
+    """Starts the process from which roles are forked, with everything loaded, unless it runs already.
 
-    Its environment is that of every role: one thread for each numeric library, and the run's mark. Ctrl-C is blocked in it from
-    its first instruction on.
+    Roles inherit its environment: one thread for each numeric library, and the run's mark. It blocks Ctrl-C from its start.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload([preload])
     resource_tracker.ensure_running()  # before the mask: its start would lift it
@@ -55,7 +56,7 @@ def start_forkserver(preload: str = ROLES) -> None:
 
 
 def begin(parent: int, owner: str) -> int:
-    """The first instructions of a role's process. Gives the file that its stack is written into when SIGUSR1 asks."""
+    """The first instructions of a role's process. Returns the file descriptor to which SIGUSR1 writes its stack."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -68,7 +69,7 @@ def begin(parent: int, owner: str) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """A process that ended but was not waited for is not."""
+    """False also for a zombie."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
@@ -76,12 +77,12 @@ def is_alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    except (OSError, IndexError):  # no /proc, or gone meanwhile
+    except (OSError, IndexError):  # no /proc, or it has ended since
         return not Path("/proc/self").exists()
 
 
 def how_it_ended(code: int | None) -> str:
-    """A process, by its exit code."""
+    """How a process with this exit code ended."""
     if code is None or code >= 0:
         return f"ended with exit code {code}"
     with contextlib.suppress(ValueError):
@@ -90,10 +91,9 @@ def how_it_ended(code: int | None) -> str:
 
 
 def _die_with(parent: int) -> None:
-    """With the forkserver. Checked afterwards: the supervisor may have died before we asked.
+    """Asks the kernel to kill this process with the forkserver, then checks that the supervisor has not died before.
 
-    A forkserver with children outlives a supervisor that was killed: those then see the end of their channel, and the warden
-    ends whoever cannot look.
+    A forkserver with children outlives a supervisor that was killed. Then the end of their channel ends the roles, or the warden does.
     """
     if sys.platform != "linux":
         return
@@ -101,3 +101,48 @@ def _die_with(parent: int) -> None:
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() == 1 or not is_alive(parent):
         os._exit(1)
+
+
+class Guard:
+    """The warden's process, which knows the process groups of the run."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        start_forkserver()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", warden.__file__, f"{OWNER}={owner_id()}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={name: value for name, value in os.environ.items() if name != OWNER},
+            start_new_session=True,
+        )
+
+    def add(self, group: int) -> None:
+        self._say(str(group))
+
+    def remove(self, group: int) -> None:
+        self._say(f"-{group}")
+
+    def close(self) -> None:
+        """Ends the warden, when the supervisor has ended its roles itself."""
+        if self._process is None:
+            return
+        self._say("done")
+        with contextlib.suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(5.0)
+        self._process = None
+
+    def _say(self, line: str) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.write(line.encode() + b"\n")
+                self._process.stdin.flush()

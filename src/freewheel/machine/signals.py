@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask the run to stop; a second Ctrl-C does not ask."""
+"""Ctrl-C and SIGTERM ask the run to stop; a second Ctrl-C ends it at once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# A program that ends another one may signal it and its group, both at once; no hand presses Ctrl-C twice so fast.
+# A program may signal a process and its group at the same time; nobody presses Ctrl-C twice this fast.
 AT_ONCE_S = 0.1
 
 
 class Interrupted(Exception):
-    """Work that a signal asked to end."""
+    """A signal ended the work."""
 
 
 class Signals:
@@ -26,7 +26,7 @@ class Signals:
 
 @contextmanager
 def ends_at_once() -> Iterator[None]:
-    """For imports: Ctrl-C within one may be lost, or abort inside a library, so it ends the process with nothing in between."""
+    """Ctrl-C ends the process at once. For imports, in which it may be lost or abort inside a library."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -39,7 +39,7 @@ def ends_at_once() -> Iterator[None]:
 
 @contextmanager
 def signals_stop(stop: Callable[[], None]) -> Iterator[Signals]:
-    """The handler only sets a flag, so that nothing is cut in the middle; elsewhere than in the main thread it is not set."""
+    """Calls `stop` at the first signal, which interrupts nothing. Has no effect outside the main thread."""
     seen = Signals()
     if threading.current_thread() is not threading.main_thread():
         yield seen

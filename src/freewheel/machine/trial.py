@@ -1,4 +1,4 @@
-"""The shape of every trial: candidates, a measurement, a choice with its reason, and a memory per machine.
+"""The shape of every trial: candidates, a measurement, a choice with its reason, and a cache per machine.
 
 Each trial has a file in this folder: `world_kind`, `update_form`, `precision`, `worker_count` and `compile_decision`. What they
 measure needs envs and learners, so callers pass the measurement in.
@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from freewheel.machine import cache, process
-from freewheel.machine.main_module import without_main
+from freewheel.machine.picklable import without_main
 from freewheel.machine.process import how_it_ended, owner_id, start_forkserver
 
 ROUNDS = 5
@@ -36,12 +36,12 @@ Work = Callable[..., None]
 
 @dataclass(frozen=True)
 class Choice(Generic[C]):
-    """The candidate to use, and why as a sentence for the user; no reason where nothing was measured."""
+    """The candidate to use, and why, as a sentence for the user; empty if there was nothing to choose."""
 
     chosen: C
     reason: str = ""
     times: Mapping[Any, Sequence[float]] = field(default_factory=dict)
-    key: str = ""  # under which this machine remembers it
+    key: str = ""  # in the cache
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Measured(Generic[C]):
 
     @property
     def suffix(self) -> str:
-        return " (remembered)" if self.is_remembered else ""
+        return " (measured earlier)" if self.is_remembered else ""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a throwaway process told before it ended; `failure` is empty if it finished."""
+    """What a throwaway process reported before it ended; `failure` is empty if it finished."""
 
     told: list[Any]
     failure: str = ""
@@ -74,7 +74,7 @@ def interleaved(
     budget_s: float = math.inf,
     hopeless: float = math.inf,
 ) -> Iterator[tuple[C, float]]:
-    """Measures the candidates in turn, so that a busy moment slows all of them.
+    """Measures the candidates round by round, so that a busy moment slows all of them.
 
     After `least_rounds`, candidates that take `hopeless` times as long as the best drop out, and no round begins after `budget_s`.
     """
@@ -90,7 +90,7 @@ def interleaved(
 
 
 def measure(calls: Mapping[C, Callable[[], object]], num_calls: int = 1) -> dict[C, list[float]]:
-    """Seconds of one call of each candidate, in each round; a round makes `num_calls`. The first call allocates and does not count."""
+    """Seconds per call of each candidate in each round of `num_calls`. The first call allocates and does not count."""
 
     def seconds_of(candidate: C) -> float:
         call, began_s = calls[candidate], time.perf_counter()
@@ -109,9 +109,9 @@ def measure(calls: Mapping[C, Callable[[], object]], num_calls: int = 1) -> dict
 def choose(
     times: Mapping[C, Sequence[float]], least_gain: float = 1.0, summary: Callable[[Sequence[float]], float] = min
 ) -> C:
-    """The first candidate, unless another one is `least_gain` times as fast. Those without a time do not run here.
+    """The first candidate, unless another one is `least_gain` times as fast. Candidates without a time do not run here.
 
-    The best round counts, as other programs only add time; a median suits candidates whose own time varies.
+    By default the best round counts, as other programs only add time; the median suits candidates whose own time varies.
     """
     seconds = {candidate: summary(each) for candidate, each in times.items() if each}
     first = next(iter(times))
@@ -120,7 +120,7 @@ def choose(
 
 
 def recall(key: str, candidates: Sequence[C]) -> Measured[C] | None:
-    """What this machine measured before; None if it did not, or if the memory holds something else."""
+    """What this machine measured earlier; None if it did not, or if the cache holds something else."""
     found = cache.recall(key)
     times, failure = found.get("times"), found.get("failure")
     if not isinstance(times, list) or len(times) != len(candidates) or not isinstance(failure, str):
@@ -135,16 +135,22 @@ def remember(key: str, measured: Measured[C]) -> None:
 
 
 def throwaway(
-    work: Work, *args: Any, timeout_s: float, start_timeout_s: float = 0.0, needs: Sequence[Any] = ()
+    work: Work,
+    *args: Any,
+    timeout_s: float,
+    start_timeout_s: float = 0.0,
+    needs: Sequence[Any] = (),
+    method: Literal["forkserver", "spawn"] = "forkserver",
 ) -> Report:
     """Runs `work(*args, tell)` in a process that may hang or die, and always returns.
 
     `tell(value)` reports a value as JSON, `tell()` only shows that the process is alive. A process that is silent for `timeout_s`
     (at first `start_timeout_s`, if that is longer) prints its stack and is killed with everything it started. `needs` are the
-    arguments that the user's script may define.
+    arguments that the user's script may define. A process by `spawn` starts slower, with nothing loaded.
     """
-    start_forkserver()
-    context = multiprocessing.get_context("forkserver")
+    if method == "forkserver":
+        start_forkserver()
+    context: Any = multiprocessing.get_context(method)
     reader, writer = context.Pipe(duplex=False)
     limits_s = (max(start_timeout_s, timeout_s), timeout_s)
     child = context.Process(target=_child, args=(work, args, limits_s, os.getpid(), owner_id(), writer))
@@ -175,7 +181,7 @@ def _listen(reader: Connection, child: BaseProcess, limit_s: float, timeout_s: f
 
 def _end(child: BaseProcess) -> None:
     if child.pid is not None:
-        child.kill()  # it may not have its own group yet
+        child.kill()  # it may not have its own process group yet
         with contextlib.suppress(ProcessLookupError):  # the group is empty
             os.killpg(child.pid, signal.SIGKILL)
         child.join(KILL_S)
@@ -187,7 +193,7 @@ def _child(
     work: Work, args: Sequence[Any], limits_s: tuple[float, float], parent: int, owner: str, writer: Connection
 ) -> None:
     process.begin(parent, owner)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer here: it needs no core file
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected here
 
     def tell(value: Any = None) -> None:
         # Shows the stack even while C code holds the interpreter.
@@ -198,7 +204,7 @@ def _child(
     failure = ""
     try:
         work(*args, tell)
-    except Exception as error:  # the caller decides what it means; the run raises it again where it matters
+    except Exception as error:  # the caller decides what it means
         failure = f"{type(error).__name__}: {error}"
     faulthandler.cancel_dump_traceback_later()
     writer.send_bytes(json.dumps({"failure": failure}).encode())

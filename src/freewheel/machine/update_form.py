@@ -1,6 +1,6 @@
-"""Trial: the form of an update, which is its precision, memory format and threads. What "auto" means is measured with the run's network.
+"""Trial: the form of an update, which is its precision, memory format and threads. "auto" is measured with the run's network.
 
-Without a trial images take channels_last: the bare products of a Nature update took a quarter less CPU time so, on one thread.
+Without a trial images use channels_last, with which a Nature update took a quarter less CPU time on one thread.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from freewheel.machine import cache, precision, trial
 from freewheel.machine.trial import Choice, Measured
 from freewheel.nets.inputs import has_images
 
-# Another form has to be this much faster than the one that is used without a trial.
+# Another form must be this many times as fast as the one that is used without a trial.
 LEAST_GAIN = 1.05
-# The trial measures eager gradients, and compiled ones gain more from channels_last: in bf16 a Nature gradient took 14.0 ms contiguous
-# and 15.4 ms channels_last, but 18.7 ms and 12.5 ms when the update was compiled.
+# The trial measures eager gradients, but compiled ones gain more from channels_last: in bf16 a Nature gradient took 14.0 ms contiguous
+# and 15.4 ms channels_last; compiled, it took 18.7 ms and 12.5 ms.
 LEAST_GAIN_OF_FORMAT = 1.25
-# A run with fewer updates ends before a faster form has repaid the trial.
+# With fewer updates, a faster form saves less time than the trial takes.
 LEAST_UPDATES = 2_000
-# With more programs running per core before the trial, the result may differ on another day and is not remembered.
+# Above this load per core before the trial, the result may be different another time and is not kept.
 BUSY_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class Form:
-    """How the passes of an update are computed. The results are equal up to rounding."""
+    """How an update computes its passes. Results are equal up to rounding."""
 
     precision: str = "fp32"
     memory_format: str = "contiguous"
@@ -50,7 +50,7 @@ def choose(
     try_forms: Callable[[Sequence[Form]], Measured[Form]],
     cores: int,
 ) -> Choice[Form]:
-    """The fastest of these forms; `try_forms` measures them if this machine does not remember and the run is long enough."""
+    """The fastest of these forms, from the cache, or measured by `try_forms` if the run is long enough."""
     first = forms[0]
     if len(forms) == 1:
         return Choice(first, key=key)
@@ -85,7 +85,7 @@ def settled_here(config: LearnerConfig, net: nn.Module, cores: int) -> Form:
 
 
 def candidates(config: LearnerConfig, net: nn.Module, cores: int, device: str, chosen: str = "fp32") -> list[Form]:
-    """The forms worth a trial, the settled one first; only that one if the settings leave nothing open."""
+    """The forms worth a trial, the one without a trial first; only that one if the settings leave no choice."""
     first = settled(config, net, cores, device, chosen)
     if not has_images(net):
         return [first]
@@ -93,7 +93,7 @@ def candidates(config: LearnerConfig, net: nn.Module, cores: int, device: str, c
     threads = thread_counts(cores) if not config.threads and device == "cpu" else [first.threads]
     precisions = [chosen]
     if config.precision == "auto":
-        # fp32 comes first: a network's own operations may still die in the others.
+        # fp32 comes first: operations of this network may still crash in the others.
         precisions = ["fp32", *(name for name in precision.DTYPES if not precision.why_not(name, device))]
     found = [Form(p, f, t) for p in precisions for f in formats for t in threads]
     return [first, *(form for form in found if form != first)]
@@ -105,12 +105,12 @@ def thread_counts(cores: int) -> list[int]:
 
 
 def waits_passively() -> bool:
-    """Whether torch's threads sleep while they wait: threads that spin block each other as soon as they share a core."""
+    """Whether torch's threads sleep while they wait. Threads that spin block each other if they share a core."""
     return os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
 
 
 def fastest(times: Mapping[Form, Sequence[float]], may_compile: bool = True) -> Form:
-    """By the median: the first, unless another one is clearly faster. Updates that may be compiled prefer channels_last."""
+    """The first form, unless the median of another one is clearly faster. Updates that may be compiled prefer channels_last."""
     medians = {form: statistics.median(each) for form, each in times.items() if each}
     best = trial.choose(times, summary=statistics.median)
     last = replace(best, memory_format="channels_last")
@@ -121,7 +121,7 @@ def fastest(times: Mapping[Form, Sequence[float]], may_compile: bool = True) -> 
 
 
 def sentence(measured: Measured[Form]) -> str:
-    """All forms with their times. The first form without a time is the one that ended the trial, if something did."""
+    """All forms with their times. If the trial failed, the first form without a time made it fail."""
     said = [f"{form} {1e3 * statistics.median(each):.3g} ms" for form, each in measured.times.items() if each]
     missing = [str(form) for form, each in measured.times.items() if not each]
     if missing and measured.failure:

@@ -1,10 +1,9 @@
-"""The warden: a small process that outlives the supervisor by a moment and ends what it left running.
+"""The warden: a small process that outlives the supervisor for a moment and kills what is left of the run.
 
-Roles die with the supervisor by themselves; what an env started (another program, a helper process) does not. The supervisor
-writes the process groups of its roles to the warden's standard input; when that closes, the warden kills them, and every process
-that carries the run's mark in its environment.
+Roles die with the supervisor, but programs that an env started do not. The supervisor writes the process groups of its roles to the
+warden's standard input. When that closes, the warden kills them, and every process with the run's mark in its environment.
 
-Runs as a script without the package: it must start at once and need nothing.
+It runs as a script without the package, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def main() -> None:
             groups.add(int(word))
     end = time.monotonic() + PATIENCE_S
     while kill_groups(groups) + kill_marked(mark) and time.monotonic() < end:
-        time.sleep(0.02)  # the killed need a moment to go; nobody can be asked to wake us
+        time.sleep(0.02)  # killed processes take a moment to end
 
 
 def kill_groups(groups: set[int]) -> int:
@@ -47,7 +46,7 @@ def kill_groups(groups: set[int]) -> int:
 
 
 def kill_marked(mark: bytes) -> int:
-    """Every process whose environment began with the mark, but this one."""
+    """Kills every other process with the mark in its environment."""
     killed = 0
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if not name.isdigit() or int(name) == os.getpid():
@@ -59,7 +58,7 @@ def kill_marked(mark: bytes) -> int:
             os.kill(int(name), signal.SIGKILL)
             killed += 1
         except OSError:
-            continue  # gone, or not ours
+            continue  # it has ended, or belongs to another user
     return killed
 
 

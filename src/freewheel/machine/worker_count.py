@@ -1,4 +1,4 @@
-"""Trial: one process or several for each gradient. Not remembered: it depends on what the run's other processes are doing."""
+"""Trial: one process or several for each gradient. Not cached: it depends on the other processes of the run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from freewheel.machine import trial
 from freewheel.machine.trial import Choice
 
-# A shorter update is not worth handing out its shares: more workers are not even tried.
+# A shorter update is not worth sharing: several workers are not even tried.
 LEAST_S = 5e-3
-# Each round of a candidate takes at most this long, unless one gradient does: nothing is learned meanwhile.
+# Training stops meanwhile, so a round takes at most this long, or one gradient.
 ROUND_S = 0.1
-# A second worker takes a core from another process, so it has to gain this much.
+# A second worker takes a core from another process, so it must be this many times as fast.
 LEAST_GAIN = 1.15
 
 

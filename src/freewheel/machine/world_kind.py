@@ -1,6 +1,6 @@
-"""Trial: how an env is stepped fastest here: inline, in a pool, or in its own vector env.
+"""Trial: the fastest way to step an env: inline, in a pool, or in its own vector env.
 
-Not remembered: it takes a third of a second, and the env's code may change.
+Not cached: it takes a third of a second, and the env's code may change.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from freewheel.machine import trial
 from freewheel.machine.trial import Choice
 from freewheel.spec import Space
 
-# Measured on 2 cores with Python 3.11: what a step costs beside the env itself. A pool wakes a worker for each group of lanes.
+# Costs of a step besides the env itself, on 2 cores with Python 3.11. A pool wakes a worker for each group of lanes.
 INLINE_S = 2e-6
 POOL_S = 8e-6
 WAKE_S = 80e-6
-# A thread that waits needs the core for so long around each step.
+# CPU time of a waiting thread around each step.
 THREAD_S = 40e-6
-# A small gain may be chance, and a pool costs memory and processes.
+# A small gain may be noise, and a pool needs memory and processes.
 POOL_GAIN = 1.2
-# The env's own vector env needs no more processes.
+# The env's own vector env needs no processes.
 VECTOR_GAIN = 1.05
 MOST_THREADS = 256
 LONG_S = 5e-4
@@ -29,7 +29,7 @@ LONG_S = 5e-4
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of one step of one lane, and whether the env spends them waiting for something outside."""
+    """Seconds of one step of one lane, and whether the env spends them waiting for something else."""
 
     step_s: float
     core_s: float
@@ -40,9 +40,9 @@ class Cost:
 def choose(
     config: WorldConfig, name: str, cost: Cost, vector_s: float | None, hindrance: str, cores: int, actors: int
 ) -> Choice[WorldConfig]:
-    """What world.kind=auto means for an env called `name`, with `actors` processes that step other worlds than a pool.
+    """The world of world.kind=auto for an env called `name`. All worlds but a pool are stepped by `actors` processes.
 
-    `vector_s` are the seconds per row of its own vector env, None without one; `hindrance` says why pool workers cannot make it.
+    `vector_s` is the time per row of its own vector env, None without one; `hindrance` says why pool workers cannot make the env.
     """
     pool, pool_s = pool_of(config, cost, cores)
     step = f"a step takes {_time(cost.step_s)}"
@@ -71,7 +71,7 @@ def choose(
 
 
 def unmeasured(config: WorldConfig, why: str, cores: int) -> Choice[WorldConfig]:
-    """For an env whose step failed: the pool that was asked for, or else inline."""
+    """For an env whose step failed: a pool if the settings ask for one, inline otherwise."""
     chosen = pool_of(config, Cost(1.0, 1.0, False), cores)[0] if wants_pool(config) else inline_of(config)
     how = f"Using a pool of {_many(chosen)}" if chosen.kind == "pool" else "Stepping the envs one by one"
     return Choice(chosen, f"{how}: the step could not be measured ({why}).")
@@ -82,7 +82,7 @@ def inline_of(config: WorldConfig) -> WorldConfig:
 
 
 def vector_of(config: WorldConfig, cores: int, actors: int) -> WorldConfig:
-    """The env's own vector env, with the threads that each actor has cores for."""
+    """The env's own vector env, with one thread for each core of an actor."""
     return replace(config, kind="vector", workers=0, threads=max(1, min(cores // actors, config.lanes)))
 
 
@@ -91,10 +91,10 @@ def wants_pool(config: WorldConfig) -> bool:
 
 
 def pool_of(config: WorldConfig, cost: Cost, cores: int) -> tuple[WorldConfig, float]:
-    """The best pool for these lanes, and the seconds per row that it should take."""
+    """The best pool for these lanes, and its expected seconds per row."""
     lanes = config.lanes
     if not cost.waits:
-        # Two a core where steps are long: one goes on while the other waits for its actions.
+        # Two per core if steps are long: one steps while the other waits for actions.
         workers = config.workers or min(cores * (2 if cost.step_s > LONG_S else 1), lanes)
         threads = config.threads or 1
         group = max(1.0, min(lanes / workers, LONG_S / cost.step_s))

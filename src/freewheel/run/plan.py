@@ -15,7 +15,7 @@ from freewheel.contracts import Spaces
 from freewheel.errors import ConfigError
 from freewheel.learners.gradient_workers import WorkersMemory
 from freewheel.learners.target_process import TargetValues
-from freewheel.machine.placement import Placing
+from freewheel.machine.device import Placing
 from freewheel.machine.process import owner_id
 from freewheel.machine.update_form import Form
 from freewheel.memory.bootstraps import Bootstraps

@@ -14,7 +14,7 @@ from freewheel.config.check import POOL_ONLY, refuse_sequential, refuse_unused, 
 from freewheel.errors import ConfigError
 from freewheel.imports import find_name
 from freewheel.machine.cores import num_cores
-from freewheel.machine.picklable import cannot_leave
+from freewheel.machine.picklable import why_not_picklable
 from freewheel.nets.custom import GIVEN
 from freewheel.nets.inputs import is_image
 from freewheel.run.layout import choose
@@ -156,7 +156,7 @@ def _with_runtime(setup: Setup, is_required: bool) -> Setup:
     config, layout = setup.config, setup.layout
     for name in config.log.sinks:
         find_name(name, SINK_HINT)
-    if layout.runtime == "local" and (hindrance := cannot_leave(setup.env, setup.body, setup.loss)):
+    if layout.runtime == "local" and (hindrance := why_not_picklable(setup.env, setup.body, setup.loss)):
         if config.runtime == "local" and is_required:
             raise ConfigError(
                 f"The local runtime starts other processes, and {hindrance}. Fix that, or set runtime to sequential."

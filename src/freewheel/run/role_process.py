@@ -10,7 +10,7 @@ import time
 from collections import deque
 from multiprocessing.process import BaseProcess
 
-from freewheel.machine.main_module import without_main
+from freewheel.machine.picklable import without_main
 from freewheel.report.ledger import Snapshot
 from freewheel.report.usage import ProcessUsage
 from freewheel.run import entry

@@ -13,9 +13,8 @@ from multiprocessing.connection import wait
 
 from freewheel.errors import FreewheelError, RoleLost
 from freewheel.machine.fault_points import reach
-from freewheel.machine.guard import Guard
 from freewheel.machine.pinning import OwnCore, Pin
-from freewheel.machine.process import how_it_ended, start_forkserver
+from freewheel.machine.process import Guard, how_it_ended, start_forkserver
 from freewheel.report.account import RoleTime
 from freewheel.report.phases import PHASES
 from freewheel.report.usage import Processes

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from freewheel.errors import ConfigError, EnvError, FreewheelError
-from freewheel.machine.main_module import is_guarded, needs_main, without_main
+from freewheel.machine.picklable import is_guarded, needs_main, without_main
 from freewheel.worlds import pool_worker
 from freewheel.worlds.pool_table import Table
 from freewheel.worlds.pool_worker import Make, Task

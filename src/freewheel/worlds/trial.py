@@ -22,8 +22,8 @@ def choose_apart(env: Any, config: WorldConfig, actors: int, step_timeout_s: flo
     if is_settled(env, config):
         return Choice(config)
     # Making an env may start other programs.
-    limits = {"timeout_s": step_timeout_s, "start_timeout_s": START_S}
-    report = throwaway(_choose, env, config, num_cores(), actors, **limits, needs=(env,))
+    work = (_choose, env, config, num_cores(), actors)
+    report = throwaway(*work, timeout_s=step_timeout_s, start_timeout_s=START_S, needs=(env,))
     if not report.told:
         return world_kind.unmeasured(config, report.failure, num_cores())
     decided, reason, times = report.told[0]
