@@ -19,7 +19,7 @@ from freewheel.algos.from_rollouts import FromRollouts, RolloutSettings, check_r
 from freewheel.algos.gae import scan
 from freewheel.config import ExploreConfig, QConfig
 from freewheel.contracts import Choice, Loss, ParamGroup
-from freewheel.memory.nested import as_tensors
+from freewheel.memory.lanes import as_tensors
 from freewheel.nets.actor_critic import build_actor_critic
 from freewheel.nets.build import build_net
 from freewheel.nets.distributions import actions_of

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from freewheel.actors.noise import LaneShares
-from freewheel.memory.nested import as_tensors
+from freewheel.memory.lanes import as_tensors
 from freewheel.nets.heads import midpoints
 from freewheel.worlds.seeds import lane_key
 

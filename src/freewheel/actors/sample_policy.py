@@ -11,7 +11,7 @@ from torch import nn
 
 from freewheel.actors.noise import LaneNoise
 from freewheel.contracts import Array, Choice, Columns, ColumnSpec
-from freewheel.memory.nested import as_tensors
+from freewheel.memory.lanes import as_tensors
 from freewheel.nets.actor_critic import ActorCritic
 from freewheel.nets.distributions import Actions
 from freewheel.nets.fast_mlp import fast_forward

@@ -17,7 +17,8 @@ from freewheel.algos.gae import advantages, explained
 from freewheel.algos.running_stats import RewardScale, Running
 from freewheel.contracts import Array, Batch, Draws, Forward, Hyper, Loss, ParamGroup, Seed, Spaces
 from freewheel.memory.dials import Dials
-from freewheel.memory.nested import as_tensors, mapped
+from freewheel.memory.lanes import as_tensors
+from freewheel.memory.nested import mapped
 from freewheel.memory.rollout import Collected
 from freewheel.nets.actor_critic import ActorCritic, build_actor_critic, mask_field
 from freewheel.nets.distributions import Actions, Gaussian, actions_of
@@ -216,8 +217,7 @@ class Algorithm(FromRollouts, Defaults):
         columns = {"log_prob": log_prob, "advantage": advantage, "goal": goal}
         if self.config.ppo.value_clip > 0:
             columns["value"] = value
-        made: dict[str, Any] = {"obs": as_tensors(rows.obs), "action": torch.from_numpy(rows.action)}
-        return made | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
+        return rows.batch(columns)
 
     def estimate(self, rows: Collected, learner: Any) -> tuple[Array, Array, Array, Array]:
         """Values, log-chances, goals and advantages of the kept rows."""

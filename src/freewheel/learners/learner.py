@@ -17,8 +17,8 @@ from freewheel.learners.target_process import TargetFeed
 from freewheel.learners.transfer import Transfer
 from freewheel.learners.update import Update
 from freewheel.machine.device import use_of
-from freewheel.memory.bootstraps import Bootstraps
 from freewheel.memory.dials import Dials
+from freewheel.memory.lanes import Bootstraps
 from freewheel.report.ledger import Page
 from freewheel.report.phases import COUNTERS, PHASES
 from freewheel.weights.publisher import Publisher

@@ -16,8 +16,8 @@ from freewheel.learners.package import Function
 from freewheel.learners.shared_tensors import Room, opened
 from freewheel.learners.update import Update
 from freewheel.memory.counter import Counters
-from freewheel.memory.nested import Nested, leaves, mapped
-from freewheel.memory.replay_memory import Drawn, ReplayMemory
+from freewheel.memory.nested import Drawn, Nested, leaves, mapped
+from freewheel.memory.replay import ReplayMemory
 from freewheel.memory.segment import Segment
 
 # Batches shown before they are trained on. One would do if the other process always had a core; two cover its pauses.

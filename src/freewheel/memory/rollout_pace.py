@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from freewheel.memory.counts import ALLOWED, SEEN, Counts
-from freewheel.memory.rollout_memory import RolloutMemory
+from freewheel.memory.rollout import RolloutMemory
 
 
 class RolloutPace:
