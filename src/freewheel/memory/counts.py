@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from freewheel import _core
 from freewheel.memory.counter import Counters
 
 # Of each policy. SEEN and ALLOWED belong to rollouts: outcomes that the learner can see, and how many there may be.
@@ -12,12 +13,12 @@ WAIT_S = 0.25
 
 
 class RunCounts:
-    """Of the whole run: a place for each policy's counts, the steps of all policies, and the stop. Goes to child processes."""
+    """Of the whole run: a place for each policy's counts, and the stop. Goes to child processes."""
 
     def __init__(self, num_policies: int) -> None:
         self.num_policies = num_policies
-        self.counters = Counters(num_policies * PER_POLICY + 2)
-        self._steps, self._stop = num_policies * PER_POLICY, num_policies * PER_POLICY + 1
+        self.counters = Counters(num_policies * PER_POLICY + 1)
+        self._stop = num_policies * PER_POLICY
 
     def of(self, policy: int) -> Counts:
         return Counts(self, policy)
@@ -25,14 +26,18 @@ class RunCounts:
     @property
     def steps(self) -> int:
         """Of all policies together."""
-        return self.counters.value(self._steps)
+        return self._sum(STEPS)
 
     @property
     def updates(self) -> int:
-        return sum(self.counters.value(i * PER_POLICY + UPDATES) for i in range(self.num_policies))
+        return self._sum(UPDATES)
 
-    def add_steps(self, n: int) -> None:
-        self.counters.add(self._steps, n)
+    def _sum(self, index: int) -> int:
+        # Read at every turn of every role: a loop, since a generator takes longer than the sum.
+        total = self.counters.value(index)
+        for policy in range(1, self.num_policies):
+            total += self.counters.value(policy * PER_POLICY + index)
+        return total
 
     @property
     def is_stopping(self) -> bool:
@@ -54,7 +59,8 @@ class Counts:
 
     def __init__(self, run: RunCounts, policy: int) -> None:
         self.run, self._first = run, policy * PER_POLICY
-        self._steps, self._updates = (run.counters.part(self._first + i) for i in (STEPS, UPDATES))
+        self._steps, self._updates = self.part(STEPS), self.part(UPDATES)
+        self.add_steps, self.add_updates = self._steps.add, self._updates.add
 
     @property
     def steps(self) -> int:
@@ -68,22 +74,16 @@ class Counts:
     def run_steps(self) -> int:
         return self.run.steps
 
+    def part(self, index: int) -> _core.Counter:
+        """One count by itself, for loops in which a call more is felt."""
+        return self.run.counters.part(self._first + index)
+
     def value(self, index: int) -> int:
-        return self.run.counters.value(self._first + index)
+        return self.part(index).value
 
     def add(self, index: int, n: int) -> None:
-        self.run.counters.add(self._first + index, n)
-
-    def add_steps(self, n: int) -> None:
-        self._steps.add(n)
-        self.run.add_steps(n)
-
-    def add_updates(self, n: int) -> None:
-        self._updates.add(n)
+        self.part(index).add(n)
 
     def wait(self, index: int, target: int) -> None:
         """Until the count has reached the target, or for a moment."""
         self.run.counters.wait(self._first + index, target, WAIT_S)
-
-    def wait_steps(self, target: int) -> None:
-        self.wait(STEPS, target)

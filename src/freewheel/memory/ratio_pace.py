@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from freewheel.memory.counts import UPDATES, Counts
+from freewheel.memory.counts import STEPS, UPDATES, Counts
 from freewheel.memory.dials import Dials
 
 
@@ -38,9 +38,8 @@ class Ratio:
     def next_at(self, updates: int) -> int:
         """The steps at which the call after so many updates is due."""
         calls = (updates - self.from_updates) // self.updates_per_call + 1
-        steps = (
-            self.from_step + math.ceil(calls * self.steps_per_call) - 1
-        )  # rounded, here and in `due`: one too many or too few
+        # Rounded, here and in `due`: one too many or too few.
+        steps = self.from_step + math.ceil(calls * self.steps_per_call) - 1
         while self.due(steps, updates) <= 0:
             steps += 1
         return steps
@@ -64,6 +63,7 @@ class RatioPace:
         self._settings_ratio, self._first = ratio.samples_per_step, (ratio.from_step, ratio.from_updates)
         self.slack_steps, self.is_free = slack_steps, is_free
         self._dials, self._dial_version = dials, -1
+        self._limit_of = self._limit = -1  # updates, and the limit that belongs to them: asked for at every turn
 
     def may_answer(self, pending: int) -> bool:
         return self.is_free or self.counts.steps < self.limit(self.counts.updates)
@@ -71,7 +71,9 @@ class RatioPace:
     def limit(self, updates: int) -> int:
         """Steps that may be taken while so many updates are made."""
         self._read_dial()
-        return self.ratio.next_at(updates) + self.slack_steps
+        if updates != self._limit_of:
+            self._limit_of, self._limit = updates, self.ratio.next_at(updates) + self.slack_steps
+        return self._limit
 
     def show(self, n: int) -> None:
         """Rows are sampled wherever they are: nobody waits for one of them."""
@@ -97,7 +99,7 @@ class RatioPace:
 
     def wait_to_learn(self) -> None:
         """Until the next call is due, or for a moment."""
-        self.counts.wait_steps(self.ratio.next_at(self.counts.updates))
+        self.counts.wait(STEPS, self.ratio.next_at(self.counts.updates))
 
     def share_done(self, all_steps: int) -> float:
         return min(self.counts.run_steps / all_steps, 1.0)
@@ -144,6 +146,7 @@ class RatioPace:
 
     def _count_from(self, step: int, updates: int) -> None:
         self._first = self.ratio.from_step, self.ratio.from_updates = step, updates
+        self._limit_of = -1
 
     def _move_dial(self) -> None:
         """The dial of a run's earlier life counts from where this pace does."""
@@ -161,6 +164,7 @@ class RatioPace:
         self.ratio.samples_per_step = self._settings_ratio if asked is None else asked
         # What was due by the ratio of before is not made good by the other. A warm-up is not cut short.
         self.ratio.from_step, self.ratio.from_updates = max(since[0], self._first[0]), since[1]
+        self._limit_of = -1
 
 
 def slack_of(ratio: Ratio, lanes: int) -> int:

@@ -24,6 +24,8 @@ class RolloutPace:
         self, counts: Counts, num_rows: int, num_lanes: int, max_lag: int, rows_per_update: int, *, is_lockstep: bool
     ) -> None:
         self.counts, self.num_rows, self.is_lockstep = counts, num_rows, is_lockstep
+        self._seen, self._allowed = counts.part(SEEN), counts.part(ALLOWED)
+        self.show = self._seen.add
         # A lane whose action is on its way when the others have to stop brings one outcome more.
         self._ahead = (max_lag + 1) * num_rows - (num_lanes if max_lag else 0)
         self._rows_per_update = rows_per_update
@@ -32,17 +34,14 @@ class RolloutPace:
 
     @property
     def seen(self) -> int:
-        return self.counts.value(SEEN)
+        return self._seen.value
 
     @property
     def allowed(self) -> int:
-        return self.counts.value(ALLOWED)
-
-    def show(self, n: int) -> None:
-        self.counts.add(SEEN, n)
+        return self._allowed.value
 
     def may_answer(self, pending: int) -> bool:
-        return self.seen + pending < self.allowed
+        return self._seen.value + pending < self._allowed.value
 
     def wait_to_act(self) -> None:
         self.counts.wait(ALLOWED, self.seen + 1)
@@ -93,7 +92,7 @@ class RolloutPace:
     def _allow(self, handed: int, due: int) -> None:
         self._handed, self._due_at = handed, handed + due
         most = handed + (due if self.is_lockstep else self._ahead)
-        self.counts.add(ALLOWED, max(most - self.allowed, 0))
+        self._allowed.add(max(most - self.allowed, 0))
 
     def achieved(self) -> float:
         """Rows learned from per step, since this run began or was resumed."""
