@@ -20,7 +20,7 @@ CPU = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't 
 def with_room_for(update: Update, most: int, error: Exception) -> list[int]:
     """Lets passes over more rows fail; gives the list of those that were asked for."""
     asked: list[int] = []
-    whole = update.passes.by_modules
+    whole = update.by_modules
 
     def gradient(state: Any, which: int, batch: Any, *rest: Any) -> Any:
         asked.append(num_rows(batch))
@@ -28,7 +28,7 @@ def with_room_for(update: Update, most: int, error: Exception) -> list[int]:
             raise error
         return whole(state, which, batch, *rest)
 
-    update.passes.by_modules = gradient  # type: ignore[method-assign]
+    update.by_modules = gradient  # type: ignore[method-assign]
     return asked
 
 

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from freewheel.config import Config
 from freewheel.contracts import Algo
-from freewheel.learners.graph import Updated
 from freewheel.learners.optimizer import check_finite
 from freewheel.learners.schedule import lr_at
 from freewheel.learners.target_process import TargetFeed
 from freewheel.learners.transfer import Transfer
-from freewheel.learners.update import Update
+from freewheel.learners.update import Update, Updated
 from freewheel.machine.device import use_of
 from freewheel.memory.dials import Dials
 from freewheel.memory.lanes import Bootstraps

@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import Tensor
 
-from freewheel.learners.graph import seen_ahead
 from freewheel.learners.package import Function
 from freewheel.learners.shared_tensors import Room, opened
 from freewheel.learners.update import Update
@@ -116,7 +115,7 @@ class TargetFeed:
         return found
 
     def _show(self, drawn: Drawn) -> None:
-        drawn.ahead = self.shared.show([seen_ahead(*one) for one in zip(drawn.given, drawn.draws, strict=True)])
+        drawn.ahead = self.shared.show([Update.seen_ahead(*one) for one in zip(drawn.given, drawn.draws, strict=True)])
 
 
 def work_ahead(ahead: TargetValues, function: Function, is_stopping: Callable[[], bool]) -> None:
