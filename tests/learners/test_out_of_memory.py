@@ -58,7 +58,7 @@ def test_parts_that_were_asked_for_are_doubled() -> None:
 def test_one_row_that_does_not_fit_ends_it_with_the_cure() -> None:
     update = make()
     asked = with_room_for(update, 0, RuntimeError(CPU))
-    with pytest.raises(ConfigError, match=r"does not suffice for one row of a batch of 16 .* fewer replay.rows"):
+    with pytest.raises(ConfigError, match=r"not enough memory even for one row of a batch of 16 .* fewer replay.rows"):
         update(rows(0), {}, {"lr": 1e-3})
     assert asked == [16, 8, 4, 2, 1]
     assert int(update.state.updates) == 0

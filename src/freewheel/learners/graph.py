@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def functions_of(update: Update, batch: Batch, draws: Draws) -> list[tuple[Function, list[Tensor]]]:
     """What is compiled, each with arguments as it will be called with: the updates, then `look_ahead` where there is one.
 
-    Of a batch that is worked off in parts, the gradient of a part, one for each loss.
+    For a batch that is split into parts: the gradient of a part, one for each loss.
     """
     if update.device.type != "cpu":
         batch, draws = moved(batch, update.device), moved(draws, update.device)
@@ -83,7 +83,7 @@ def _unpacked(update: Update, given: Sequence[Tensor], batch: Batch, draws: Draw
 
 
 def _move_targets(update: Update, state: State) -> None:
-    # Counted by the steps of a group, of which each update makes one for each of the group's losses.
+    # Counted by the steps of a group: each update makes one for each of the group's losses.
     group = update.algo.losses[0].group
     steps = sum(loss.group == group for loss in update.algo.losses)
     updates = state.updates if state.updates.ndim == 0 else state.updates[group]

@@ -53,7 +53,7 @@ class Passes:
                 set_memory_format(net, memory_format)
 
     def bind(self, weights: Tensor, target: Tensor) -> None:
-        """The networks are those of these vectors from now on."""
+        """The networks use these vectors from now on."""
         for net, vector in ((self.net, weights), (self.eval_net, weights), (self.target_net, target)):
             if net is not None:
                 self.flat.bind(net, vector)
@@ -121,7 +121,7 @@ def slices_of(flat: Flat, groups: Sequence[ParamGroup]) -> list[slice]:
         found.append(slice(first, at))
     if name is not None:
         raise ConfigError(
-            f"parameter {name} of the network belongs to no group that is trained, or out of their order."
+            f"parameter {name} of the network belongs to no parameter group, or its group is out of order."
         )
     return found
 

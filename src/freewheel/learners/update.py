@@ -41,8 +41,8 @@ class Updated(NamedTuple):
 class Update:
     """The update of one policy; `unrolled` updates a call, whose batches and draws then come stacked.
 
-    It starts eager. `compile`, or `adopt` of what `package` made in another process, changes how the next updates are worked
-    out and nothing else: state, shapes and results stay those of the eager ones.
+    It starts eager. `compile`, or `adopt` of what `package` made in another process, changes how the next updates are
+    computed and nothing else: state, shapes and results stay the same.
 
     A loss or gradient that is not finite leaves weights and optimiser as they were; `state.bad_in_row` counts such updates.
     """
@@ -57,7 +57,7 @@ class Update:
         memory_format: str = "contiguous",
         device: torch.device | str = "cpu",
     ) -> None:
-        """Whoever builds it finds out what "auto" means: `precision` is fp32, bf16 or fp16."""
+        """`precision` is fp32, bf16 or fp16; the caller resolves "auto"."""
         self.algo, self.config, self.unrolled = algo, config, unrolled
         self.device = torch.device(device)
         net = algo.net.to(self.device)
@@ -65,11 +65,11 @@ class Update:
         self.state = State.around(self.flat.vector(net), self.flat.num_params, len(algo.groups), has_target(algo))
         self.passes = Passes(algo, net, self.flat, self.state, self.device)
         self.take_form(precision, memory_format)
-        # Parts that a batch is worked off in: as asked for, and more once memory has run out.
+        # Parts that a batch is split into: as asked for, and more once memory has run out.
         self.num_parts = config.accumulate
         self.notes: list[str] = []  # what the user should read
         self.num_updates = 0
-        # Who works out the gradient of one batch: this process alone, or several.
+        # Computes the gradient of one batch: this process alone, or several.
         self.gradient_by: Callable[[Batch, Draws, int], Gradient] = self.gradient
         self._optimizers = self._make_optimizers(precision)
         self._piece = PIECE if self.device.type == "cpu" else 0
@@ -84,7 +84,7 @@ class Update:
         self.moves_in_graph = any(n % unrolled != 0 for n in every)
         # A graph of a batch in parts would hold the network as many times: one part's gradient is compiled, and called for each.
         self.is_by_parts = config.accumulate > 1
-        # Where the target stands still during a call, what it says can be worked out for all its updates at once, and before.
+        # Where the target stands still during a call, its outputs can be computed for all updates at once, and before.
         self.has_lookahead = algo.lookahead is not None and not self.moves_in_graph and not self.is_by_parts
 
     @property
@@ -98,7 +98,7 @@ class Update:
     def __call__(self, batch: Batch, draws: Draws, hyper: Mapping[str, float], ahead: Nested | None = None) -> Updated:
         """With `unrolled` > 1 every tensor of batch and draws has that many along its first dimension.
 
-        `ahead` is what `self.lookahead` gives, where somebody has worked it out before.
+        `ahead` is what `self.lookahead` gives, where it was computed before.
         """
         for name, value in hyper.items():
             self.hyper[name].fill_(value)
@@ -120,7 +120,7 @@ class Update:
         return Updated(loss, norm, self.algo.outcome(*outcome))
 
     def gradient(self, batch: Batch, draws: Draws, which: int = 0) -> Gradient:
-        """Of a loss's mean over the rows, worked off in parts: in twice as many whenever memory does not suffice."""
+        """Of a loss's mean over the rows, in parts: twice as many whenever memory runs out."""
         while True:
             is_whole = not self._compiled or not self.is_by_parts
             of_part: GradientOf = self.by_modules if is_whole else self._gradient_compiled
@@ -129,7 +129,7 @@ class Update:
             self.num_parts = out_of_memory.more_parts(self.num_parts, num_rows(batch), shortage.error)
             self.go_back(f"memory ran out ({out_of_memory.first_line(shortage.error)})")
             self.notes.append(
-                f"warning: each batch is worked off in {self.num_parts} parts from now on, with the same gradient as before. "
+                f"warning: each batch is split into {self.num_parts} parts from now on, with the same gradient as before. "
                 f"--learner.accumulate {self.num_parts} does so from the start."
             )
 
@@ -204,7 +204,7 @@ class Update:
         self._lookahead = self._compiled.pop() if self.has_lookahead else None
 
     def live_in(self, weights: Tensor, target: Tensor) -> None:
-        """Uses these vectors and what they hold as weights and target from now on, in place of its own."""
+        """Uses these vectors and what they hold as weights and target from now on."""
         self.state.weights, self.state.target = weights, target
         self.passes.bind(weights, target)
 
@@ -308,7 +308,7 @@ class Update:
 
     def _refuse_workers(self) -> None:
         if self.gradient_by != self.gradient:
-            raise ConfigError("a compiled update works with learner.workers=1 alone. Train with --compile off.")
+            raise ConfigError("compiled updates need learner.workers=1. Train with --compile off.")
 
 
 def unrolled(updates: int) -> int:
@@ -322,7 +322,7 @@ def _stacked(each: Sequence[Updated]) -> tuple[Tensor, Tensor]:
 
 
 def summed(each: Sequence[Gradient], shares: Sequence[float]) -> Gradient:
-    """The gradient of all rows from those of parts of them, whose shares of the rows add up to 1."""
+    """The gradient of all rows from the gradients of parts, whose shares of the rows add up to 1."""
     if len(each) == 1:
         return each[0]
     vector, loss = each[0].vector * shares[0], each[0].loss * shares[0]

@@ -77,14 +77,14 @@ class Lanes:
         return Writer(self, range(self.num_lanes) if lanes is None else lanes, go_on)
 
     def save(self, path: Path) -> None:
-        """Writes all rows there are into a new file. Nobody may write the lanes meanwhile."""
+        """Writes all rows there are into a new file. No process may write the lanes meanwhile."""
         with open(path, "xb") as file:
             for first, count in [(0, self.core.head_bytes()), *self.core.used()]:
                 for part in range(0, count, COPY_BYTES):
                     file.write(os.pread(self.segment.core.fd, min(COPY_BYTES, count - part), first + part))
 
     def restore(self, path: Path) -> None:
-        """Reads what `save` wrote from lanes of the same spec and sizes. Nobody may read or write them meanwhile."""
+        """Reads what `save` wrote from lanes of the same spec and sizes. No process may read or write them meanwhile."""
         size = path.stat().st_size
         with open(path, "rb") as file:
             self._fill(file, 0, self.core.head_bytes(), path)
@@ -92,7 +92,7 @@ class Lanes:
                 self._fill(file, first, count, path)
             if file.tell() != size:
                 raise CheckpointError(
-                    f"{path} has {size} bytes, these lanes take {file.tell()}: it is another replay's."
+                    f"{path} has {size} bytes, these lanes take {file.tell()}: it was saved from other lanes."
                 )
 
     def _fill(self, file: BinaryIO, first: int, count: int, path: Path) -> None:
@@ -100,7 +100,9 @@ class Lanes:
             want = min(COPY_BYTES, count - part)
             data = file.read(want)
             if len(data) != want:
-                raise CheckpointError(f"{path} ends after {file.tell()} bytes, before its rows do: it is cut off.")
+                raise CheckpointError(
+                    f"{path} ends after {file.tell()} bytes, in the middle of its rows: the file is incomplete."
+                )
             os.pwrite(self.segment.core.fd, data, first + part)
 
     def rows_written(self) -> int:

@@ -1,4 +1,4 @@
-"""The pace of a replay: rows drawn for training stay in proportion to steps taken, whoever is the faster.
+"""The pace of a replay: rows drawn for training stay in proportion to steps taken, whichever role is faster.
 
 The learner sleeps until the next call is due; actors sleep when they are ahead by
 more than the slack. Both waits are futexes: a waiting role costs nothing.
@@ -53,7 +53,7 @@ class Ratio:
 class RatioPace:
     """What actors and the learner of a replay ask before they go on. Where it `is_lockstep` the learner catches up after each turn.
 
-    The dial `ratio` takes the place of the settings' ratio from the step at which it was set.
+    The dial `ratio` replaces the ratio of the settings from the step at which it was set.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RatioPace:
         return self._limit
 
     def show(self, n: int) -> None:
-        """Rows are sampled wherever they are: nobody waits for one of them."""
+        """No role waits for a certain row of a replay."""
 
     def wait_to_act(self) -> None:
         """Until the learner has caught up, or for a moment."""
@@ -123,7 +123,7 @@ class RatioPace:
         return {"from_step": self.ratio.from_step, "from_updates": self.ratio.from_updates}
 
     def counted_from(self) -> dict[str, Any]:
-        """What every role of a resumed run has to know."""
+        """What every role of a resumed run counts from."""
         return self.state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -142,7 +142,7 @@ class RatioPace:
             return []
         self._count_from(self.counts.steps + self._warmup_rows, self.counts.updates)
         self._move_dial()
-        return ["the replay was not saved and is collected anew (checkpoint.replay saves it)"]
+        return ["the replay was not saved and is collected again (checkpoint.replay saves it)"]
 
     def _count_from(self, step: int, updates: int) -> None:
         self._first = self.ratio.from_step, self.ratio.from_updates = step, updates
@@ -162,13 +162,13 @@ class RatioPace:
             return
         asked = self._dials.value("ratio")
         self.ratio.samples_per_step = self._settings_ratio if asked is None else asked
-        # What was due by the ratio of before is not made good by the other. A warm-up is not cut short.
+        # Updates that were due by the ratio before are not made up for. A warm-up is not cut short.
         self.ratio.from_step, self.ratio.from_updates = max(since[0], self._first[0]), since[1]
         self._limit_of = -1
 
 
 def slack_of(ratio: Ratio, lanes: int) -> int:
-    """Enough that nobody waits for a hand-over, little enough that training stays as it would be in sequential.
+    """Enough that no role waits for a hand-over, little enough that training stays as in the sequential runtime.
 
     Four calls and turns: with two, an actor that a busy machine held up for some milliseconds held up the learner too.
     """

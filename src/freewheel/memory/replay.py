@@ -71,7 +71,7 @@ class Replay:
     def sample(self, beta: float = 0.4) -> ReplayBatch:
         """The next batch. `beta` is the exponent of the importance weights; uniform batches have weight 1."""
         lease = self._core.take(beta, self.timeout_s, self._layout.num_bytes)
-        while lease is None:  # every buffer is in somebody's hands
+        while lease is None:  # all buffers are in use
             self._add_buffer()
             lease = self._core.take(beta, self.timeout_s, self._layout.num_bytes)
         return ReplayBatch(lease, self._layout)
@@ -88,13 +88,13 @@ class Replay:
         return self._views[batch._lease.address]
 
     def update_priorities(self, batch: ReplayBatch, priorities: torch.Tensor | np.ndarray[Any, Any]) -> None:
-        """New priorities for a batch's rows; those of rows overwritten meanwhile are ignored and counted."""
+        """New priorities for a batch's rows. Rows that were overwritten meanwhile are left out and counted."""
         if isinstance(priorities, torch.Tensor):
             priorities = priorities.detach().cpu().numpy()
         self._core.update(batch._lease, priorities)
 
     def update_errors(self, batch: ReplayBatch, pieces: Sequence[torch.Tensor]) -> None:
-        """Priorities from errors >= 0 in equal pieces, which together are the batch; what is no number counts as 0.
+        """Priorities from errors >= 0 in equal pieces, which together are the batch; NaN counts as 0.
 
         The same as joining and cleaning them first, which costs more than all the rest.
         """
@@ -105,7 +105,7 @@ class Replay:
 
     @property
     def prioritized(self) -> bool:
-        """Whether batches are drawn by priority; may be changed at any time."""
+        """Batches are drawn by priority; may be changed at any time."""
         return self._core.prioritized
 
     @prioritized.setter
@@ -165,7 +165,7 @@ class ReplayMemory:
         self.updates_per_call = updates_per_call
         # Of a draw now and then: rows of its lane since it was written, and the oldest policy that acted in it.
         self.sample_age, self.oldest_version = 0.0, 0
-        # What looks wrong about the first draw, "" if nothing does; None before it.
+        # What looks wrong about the first draw, "" if nothing; None before it.
         self.warning: str | None = None
         self._make_draws, self._has_draws = draws, bool(draws(1, torch.Generator()))
         self._beta, self._first_action = beta, first_action
@@ -290,7 +290,9 @@ def all_alike(obs: Tensor | dict[str, Tensor]) -> str:
     if not all(len(rows) > 1 and bool((rows == rows[:1]).all()) for rows in tensors):
         return ""
     value = "0" if not any(bool(rows.any()) for rows in tensors) else "the same"
-    return f"all {len(tensors[0])} observations of the first batch are {value}: the env shows nothing that could be learned from"
+    return (
+        f"all {len(tensors[0])} observations of the first batch are {value}: the agent cannot learn anything from them"
+    )
 
 
 def _is_plain(piece: torch.Tensor) -> bool:

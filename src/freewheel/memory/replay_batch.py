@@ -90,7 +90,7 @@ class BatchLayout:
         }
 
     def _place(self, name: str, kept: tuple[int, ...], seen: tuple[int, ...], dtype: str) -> None:
-        """Room for an array of shape `kept`, of which `seen` is looked at."""
+        """Memory for an array of shape `kept`; the shape that is used of it is `seen`."""
         item = np.dtype(dtype)
         strides = [item.itemsize]
         for size in reversed(kept[1:]):

@@ -27,8 +27,8 @@ class Collected:
 
     Others are final observations, rows that wait for their outcome, and places beyond a lane's newest row. Dicts and
     arrays [N, ...] have the kept rows alone, in the order of `kept`'s True places.
-    `next_value` lacks the values of the final observations of truncated episodes, and with `revalues` those of every row after
-    a cut: `final_at` says where they belong, and `final_obs` has the observations.
+    `next_value` lacks the values of the final observations of truncated episodes, and with `revalues` the values of every row
+    after a cut: `final_at` says where they belong, and `final_obs` has the observations.
     """
 
     kept: Array
@@ -64,7 +64,7 @@ class Rollout:
     """One learner's view of the lanes: hands out each row once, `num_rows` at a time.
 
     A rollout is complete when there are so many rows in all, from whichever lanes: lanes of a world that gives
-    the ready ones first need not be even, and the slowest holds nobody up. A row counts when the outcome of its action is known;
+    the ready ones first need not be even, and no lane waits for the slowest. A row counts when the outcome of its action is known;
     one whose outcome is still awaited belongs to a later rollout. If the last arrivals are too many, the newest policy's rows, and of
     these the newest of the longest lanes, wait for the next rollout. Where all lanes go in step each gives the same number of rows.
 
@@ -284,8 +284,8 @@ class RolloutMemory:
         self.rollout.skip()
 
     def lost_on_resume(self) -> list[str]:
-        """What a checkpoint has not."""
-        return ["rollouts that were kept to be learned from again are collected anew"] if self._kept.maxlen else []
+        """What a checkpoint does not have."""
+        return ["rollouts that were kept to be learned from again are collected again"] if self._kept.maxlen else []
 
     def state(self) -> dict[str, Any]:
         return {"rollout": self.rollout.state()}
