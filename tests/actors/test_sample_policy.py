@@ -16,7 +16,7 @@ from freewheel.actors.sample_policy import BLOCK, LaneNoise
 from freewheel.config import assemble
 from freewheel.errors import EnvError
 from freewheel.evaluate import evaluate
-from freewheel.memory.nested import as_tensors
+from freewheel.memory.lanes import as_tensors
 from freewheel.nets.actor_critic import fast_forward
 from freewheel.store.load import Policy
 

@@ -18,7 +18,7 @@ from freewheel.algos.ppo import scan
 from freewheel.algos.value_based import chosen
 from freewheel.config import ExploreConfig, QConfig
 from freewheel.contracts import Choice, Loss, ParamGroup
-from freewheel.memory.nested import as_tensors
+from freewheel.memory.lanes import as_tensors
 from freewheel.nets.actor_critic import build_actor_critic
 from freewheel.nets.value_net import build_net
 

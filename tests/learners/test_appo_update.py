@@ -12,7 +12,7 @@ from one_process import Parts
 from freewheel.algos.appo import vtrace
 from freewheel.config import assemble
 from freewheel.learners.learner import BEATS
-from freewheel.memory.nested import as_tensors
+from freewheel.memory.lanes import as_tensors
 from freewheel.memory.rollout import Collected
 
 

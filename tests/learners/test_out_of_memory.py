@@ -20,7 +20,7 @@ CPU = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't 
 def with_room_for(update: Update, most: int, error: Exception) -> list[int]:
     """Lets passes over more rows fail; gives the list of those that were asked for."""
     asked: list[int] = []
-    whole = update.passes.by_modules
+    whole = update.by_modules
 
     def gradient(state: Any, which: int, batch: Any, *rest: Any) -> Any:
         asked.append(num_rows(batch))
@@ -28,7 +28,7 @@ def with_room_for(update: Update, most: int, error: Exception) -> list[int]:
             raise error
         return whole(state, which, batch, *rest)
 
-    update.passes.by_modules = gradient  # type: ignore[method-assign]
+    update.by_modules = gradient  # type: ignore[method-assign]
     return asked
 
 
@@ -58,7 +58,7 @@ def test_parts_that_were_asked_for_are_doubled() -> None:
 def test_one_row_that_does_not_fit_ends_it_with_the_cure() -> None:
     update = make()
     asked = with_room_for(update, 0, RuntimeError(CPU))
-    with pytest.raises(ConfigError, match=r"does not suffice for one row of a batch of 16 .* fewer replay.rows"):
+    with pytest.raises(ConfigError, match=r"not enough memory even for one row of a batch of 16 .* fewer replay.rows"):
         update(rows(0), {}, {"lr": 1e-3})
     assert asked == [16, 8, 4, 2, 1]
     assert int(update.state.updates) == 0

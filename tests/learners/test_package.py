@@ -139,7 +139,7 @@ def test_the_least_recently_used_are_forgotten_and_rooms_of_the_dead(monkeypatch
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     for pid in (dead.pid, os.getpid()):
-        (package.folder() / f"{package.ROOM}{pid}-x").mkdir()
+        (package.folder() / f"{package.TEMP_PREFIX}{pid}-x").mkdir()
     package._forget_oldest()
     package.sweep()
     names = sorted(path.name for path in package.folder().iterdir())

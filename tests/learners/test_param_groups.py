@@ -197,7 +197,7 @@ def test_slices_are_where_the_parameters_lie() -> None:
     ("prefixes", "message"),
     [
         (("actor.", "critic."), "no parameters of the group 'actor' at their place"),
-        (("critic.",), "parameter actor.0.weight of the network belongs to no group"),
+        (("critic.",), "parameter actor.0.weight of the network belongs to no parameter group"),
         (("critic.", "actor.", "alpha."), "no parameters of the group 'alpha'"),
         (("critic.0.", "actor."), "no parameters of the group 'actor' at their place"),
     ],

@@ -115,7 +115,7 @@ def test_rate_and_clip_fall_to_the_end() -> None:
     more = {"ppo.clip_schedule": "linear", "learner.lr_schedule": "linear", "steps": 96}
     with built(SPACES["discrete"], **more) as parts:
         parts.collect()
-        parts.runtime.plan.counts.add_steps(24)  # were done before this rollout
+        parts.group.counts.add_steps(24)  # were done before this rollout
         assert parts.learner.turn()
         config = parts.learner.config
         assert parts.learner.hyper["clip"] == pytest.approx(config.ppo.clip * 0.75)  # type: ignore[attr-defined]

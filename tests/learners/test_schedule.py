@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from freewheel.config import LearnerConfig
-from freewheel.learners.schedule import lr_at
+from freewheel.learners.optimizer import lr_at
 
 
 @pytest.mark.parametrize(

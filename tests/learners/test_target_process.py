@@ -18,7 +18,6 @@ from freewheel.algos.make import make_algo
 from freewheel.config import LearnerConfig, QConfig, assemble
 from freewheel.contracts import Spaces
 from freewheel.learners import target_process
-from freewheel.learners.graph import look_ahead, seen_ahead
 from freewheel.learners.learner import Learner
 from freewheel.learners.target_process import DEPTH, MOVES, TargetFeed, TargetValues, work_ahead
 from freewheel.learners.update import Update
@@ -72,7 +71,7 @@ class Pair:
     def __init__(self) -> None:
         self.update = make(q=QConfig(double=False))
         self.other = make(q=QConfig(double=False))  # the other process's: a network serves one thread at a time
-        self.seen = seen_ahead(rows(0), {})
+        self.seen = Update.seen_ahead(rows(0), {})
         self.values = TargetValues(
             self.update.state.target, self.seen, self.update.lookahead(rows(0), {}), num_groups=2
         )
@@ -81,10 +80,10 @@ class Pair:
 
     def function(self, target: Tensor, *given: Tensor) -> list[Tensor]:
         self.calls.append(given[0].clone())
-        return list(look_ahead(self.other, target, filled(self.seen, iter(given))).values())
+        return list(self.other.look_ahead(target, filled(self.seen, iter(given))).values())
 
     def show(self, seed: int) -> int:
-        return self.values.show([seen_ahead(rows(seed), {}), seen_ahead(rows(seed + 100), {})])
+        return self.values.show([Update.seen_ahead(rows(seed), {}), Update.seen_ahead(rows(seed + 100), {})])
 
     def expected(self, seed: int) -> list[Tensor]:
         return [self.update.lookahead(rows(n), {})["next_out"] for n in (seed, seed + 100)]
@@ -181,7 +180,7 @@ def test_a_learner_with_a_target_process_learns_the_same(has_help: bool) -> None
     """From rows that do not change, so that drawing earlier draws the same."""
     alone, fed, other = learner(), learner(), learner()
     example = fed.memory.example()
-    seen, later = seen_ahead(*example), fed.update.lookahead(*example)
+    seen, later = Update.seen_ahead(*example), fed.update.lookahead(*example)
     values = TargetValues(fed.update.state.target, seen, later, fed.memory.num_groups)
     fed.use_targets(TargetFeed(values))
     assert fed.targets is not None
@@ -190,7 +189,7 @@ def test_a_learner_with_a_target_process_learns_the_same(has_help: bool) -> None
 
     def function(target: Tensor, *given: Tensor) -> list[Tensor]:
         assert len(given) == len(names)
-        return list(look_ahead(other.update, target, filled(seen, iter(given))).values())
+        return list(other.update.look_ahead(target, filled(seen, iter(given))).values())
 
     thread = threading.Thread(target=work_ahead, args=(values, function, is_over.is_set))
     if has_help:
@@ -244,6 +243,6 @@ def learner() -> Learner:
 def test_stacks_that_share_frames_are_shown_as_the_process_ahead_has_them() -> None:
     frames = torch.arange(2 * 5 * 9, dtype=torch.uint8).reshape(2, 5, 3, 3)
     batch = {"obs": frames[:, :4], "next_obs": {"eye": frames[:, 1:]}}
-    seen = seen_ahead(batch, {})
+    seen = Update.seen_ahead(batch, {})
     assert seen["next_obs"]["eye"].is_contiguous()
     assert torch.equal(seen["next_obs"]["eye"], frames[:, 1:])

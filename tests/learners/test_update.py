@@ -247,7 +247,7 @@ class Moody(nn.Module):
 def test_a_network_that_cannot_be_traced_is_named_with_the_cure() -> None:
     settings = find_algo("dqn").Settings("test", net=NetConfig(complete=True))
     update = Update(make_algo(settings, Spaces(OBS, ACTIONS, 1), body=Moody()), LearnerConfig())
-    with pytest.raises(ConfigError, match=r"cannot be traced: \w+: .*--compile off") as raised:
+    with pytest.raises(ConfigError, match=r"could not trace the update: \w+: .*--compile off") as raised:
         update.compile(rows(0), {})
     assert "\n" not in str(raised.value)
     assert not update.is_compiled

@@ -113,14 +113,14 @@ def test_batchnorm_goes_by_each_workers_rows_and_its_statistics_are_averaged() -
 
 def test_a_worker_whose_memory_runs_out_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     leader, other = make(), make()
-    whole = other.passes.by_modules
+    whole = other.by_modules
 
     def short(state: Any, which: int, batch: Any, *rest: Any) -> Any:
         if len(batch["reward"]) > 4:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB.")
         return whole(state, which, batch, *rest)
 
-    monkeypatch.setattr(other.passes, "by_modules", short)
+    monkeypatch.setattr(other, "by_modules", short)
     assert memory.is_shortage(torch.OutOfMemoryError("x"))
     notes: list[str] = []
     shared = memory_of(2, leader, 16)

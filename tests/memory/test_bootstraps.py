@@ -6,9 +6,8 @@ import numpy as np
 from gymnasium import spaces
 
 from freewheel.contracts import ColumnSpec
-from freewheel.memory.bootstraps import Bootstraps
-from freewheel.memory.lanes import Lanes, Writer
-from freewheel.memory.rollout import Bootstrap, Rollout
+from freewheel.memory.lanes import Bootstrap, Bootstraps, Lanes, Writer
+from freewheel.memory.rollout import Rollout
 from freewheel.spec import RowSpec
 
 EXTRA: dict[str, ColumnSpec] = {"log_prob": ("float32", ()), "value": ("float32", ())}

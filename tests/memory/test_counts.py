@@ -50,9 +50,9 @@ def test_a_wait_ends_with_its_count_or_after_a_moment() -> None:
     timer = threading.Timer(0.01, lambda: counts.add_steps(5))
     timer.start()
     while counts.steps < 5:
-        counts.wait_steps(5)
+        counts.wait(STEPS, 5)
     timer.join()
-    counts.wait_steps(5)  # at once
+    counts.wait(STEPS, 5)  # at once
 
 
 def count_there(run: RunCounts) -> None:

@@ -152,7 +152,7 @@ def test_a_dial_that_is_set_back_gives_the_settings_back() -> None:
 def test_a_run_that_goes_on_without_its_rows_warms_up_again() -> None:
     counts = counts_at(5000, 1000)
     pace = RatioPace(counts, Ratio(32, 128, 1, from_step=1000), 10)
-    assert "collected anew" in pace.resume({}, None)[0]
+    assert "collected again" in pace.resume({}, None)[0]
     assert pace.state() == {"from_step": 6000, "from_updates": 1000}
     assert pace.resume({"from_step": 7, "from_updates": 3}, object()) == []
     assert pace.counted_from() == {"from_step": 7, "from_updates": 3}

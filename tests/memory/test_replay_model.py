@@ -16,7 +16,8 @@ from scipy import stats
 
 from freewheel.errors import ReplayError
 from freewheel.memory.lanes import Lanes, Writer
-from freewheel.memory.replay import Batch, Replay
+from freewheel.memory.replay import Replay
+from freewheel.memory.replay_batch import ReplayBatch
 from freewheel.spec import RowSpec
 
 OBS = spaces.Dict(
@@ -82,7 +83,7 @@ class Pair:
         }
 
 
-def assert_same(batch: Batch, expected: dict[tuple[int, int], Sample]) -> None:
+def assert_same(batch: ReplayBatch, expected: dict[tuple[int, int], Sample]) -> None:
     lanes, rows = batch.array("lane"), batch.array("row").view(np.uint64)
     for i in range(len(lanes)):
         key = int(lanes[i]), int(rows[i])

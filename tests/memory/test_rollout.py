@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_tape import Tape, rows_of
 
+from freewheel.algos.from_rollouts import lane_rows
 from freewheel.errors import ReplayError
-from freewheel.memory.rollout import Bootstrap, Rollout, lane_rows
+from freewheel.memory.lanes import Bootstrap
+from freewheel.memory.rollout import Rollout
 
 Array = np.ndarray[Any, Any]
 
@@ -66,7 +68,7 @@ def test_a_bootstrap_is_an_outcome_that_is_in_no_row_yet() -> None:
     tape.go_on(0)
     assert tape.rollout.take(0) is None
     bootstrap = Bootstrap(np.array([1, 0]), np.array([7.0, 8.0], np.float32), np.array([0.7, 0.8], np.float32))
-    taken = tape.rollout.take(0, bootstrap)
+    taken = tape.rollout.take(0, lambda heads: bootstrap)
     assert taken is not None
     assert rows_of(taken) == [(0, 0), (0, 1), (1, 0)]
     assert taken.reward[taken.kept].tolist() == [0, 8, 7]
@@ -116,7 +118,7 @@ def test_each_row_once_in_order_whatever_the_lanes_do(data: Any, lanes: int, num
         known = [row for at, row in tape.steps if at == lane]
         assert mine == known[: len(mine)]
     assert len(tape.steps) - len(handed) < num_rows or tape.rollout.take(0) is not None
-    assert tape.rollout.metrics() == {"overwritten_rows": 0, "stale_rows": 0, "lost_rows": 0}
+    assert (tape.rollout.overwritten, tape.rollout.stale, tape.rollout.lost) == (0, 0, 0)
 
 
 def test_rows_beyond_a_rollout_wait_for_the_next_and_come_from_the_longest_lane() -> None:
@@ -181,14 +183,15 @@ def test_a_writer_that_overtakes_the_reader_is_noticed(monkeypatch: pytest.Monke
     tape.begin(0)
     for _ in range(6):
         tape.go_on(0)
-    read = tape.rollout._obs
+    reader = tape.rollout._reader
+    read = reader.obs
 
     def late(*args: Any) -> Any:
         for _ in range(4):
             tape.go_on(0)
         return read(*args)
 
-    monkeypatch.setattr(tape.rollout, "_obs", late)
+    monkeypatch.setattr(reader, "obs", late)
     with pytest.raises(ReplayError, match="written over"):
         tape.rollout.take(0)
 

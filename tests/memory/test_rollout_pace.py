@@ -132,7 +132,7 @@ def test_a_run_that_goes_on_without_its_rows_collects_anew() -> None:
     counts = RunCounts(1).of(0)
     counts.add_steps(60)
     given_to = RolloutPace(counts, 40, 4, 1, 40, is_lockstep=False)
-    assert "collected anew" in given_to.resume({}, None)[0]
+    assert "collected again" in given_to.resume({}, None)[0]
     given_to.show(39)
     assert not given_to.due()
     given_to.show(1)

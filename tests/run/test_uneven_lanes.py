@@ -95,7 +95,7 @@ def test_every_row_is_learned_from_once_with_the_outcome_of_its_action() -> None
         total = np.sum(counts, 0)
         assert total[0] > 1.7 * total[1] > 1.7 * total[3] > 0
         assert max(lags) >= 1
-        assert rollout.metrics() == {"overwritten_rows": 0, "stale_rows": 0, "lost_rows": 0}
+        assert (rollout.overwritten, rollout.stale, rollout.lost) == (0, 0, 0)
     finally:
         made.close()
 

@@ -10,10 +10,8 @@ import numpy as np
 from freewheel.config import WorldConfig
 from freewheel.contracts import Array, Columns, Policy
 from freewheel.errors import EnvError
-from freewheel.memory.bootstraps import Bootstraps
 from freewheel.memory.counts import Counts
-from freewheel.memory.lanes import Lanes, Writer
-from freewheel.memory.rollout import Bootstrap
+from freewheel.memory.lanes import Bootstrap, Bootstraps, Lanes, Writer
 from freewheel.report.episodes import Episode, Episodes
 from freewheel.report.ledger import Page
 from freewheel.report.phases import COUNTERS, PHASES

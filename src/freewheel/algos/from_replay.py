@@ -17,8 +17,7 @@ from freewheel.memory.counts import Counts
 from freewheel.memory.dials import Dials
 from freewheel.memory.lanes import Lanes, forecast_bytes
 from freewheel.memory.ratio_pace import Ratio, RatioPace, slack_of
-from freewheel.memory.replay import Replay
-from freewheel.memory.replay_memory import ReplayMemory
+from freewheel.memory.replay import Replay, ReplayMemory
 from freewheel.memory.segment import allowed_bytes, format_bytes
 from freewheel.spec import RowSpec
 

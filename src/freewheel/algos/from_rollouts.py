@@ -13,8 +13,7 @@ from freewheel.learners.update import unrolled
 from freewheel.memory.counts import Counts
 from freewheel.memory.dials import Dials
 from freewheel.memory.lanes import Lanes, forecast_bytes
-from freewheel.memory.rollout import Rollout, lane_rows
-from freewheel.memory.rollout_memory import RolloutMemory
+from freewheel.memory.rollout import Rollout, RolloutMemory
 from freewheel.memory.rollout_pace import RolloutPace
 from freewheel.memory.segment import allowed_bytes, format_bytes
 from freewheel.spec import RowSpec
@@ -100,7 +99,6 @@ class FromRollouts:
             unrolled=self.updates_together(),
             seed=seed("learner"),
             columns=self.columns,
-            stack=config.world.stack,
             reuse=config.rollout.reuse,
             target_kl=self.target_kl,
             first_action=getattr(self.spaces.action, "start", 0),  # of choices; 0 is an action of all others
@@ -115,6 +113,14 @@ class FromRollouts:
     def publish_every(self) -> tuple[int, float]:
         """Publishes after each rollout."""
         return 1, 0.0
+
+
+def lane_rows(rows: int, lanes: int, stack: int) -> int:
+    """Rows that a lane must keep. In step it writes `rows` in a rollout, and at most as many final observations.
+
+    A lane may be four times as fast as the others before rows are overwritten, and counted.
+    """
+    return 2 * min(4 * rows, rows * lanes) + stack + 16
 
 
 def check_rollouts(config: Any, minibatches: int) -> None:

@@ -199,8 +199,7 @@ class Algorithm(FromRollouts, Defaults):
         columns = {"log_prob": log_prob, "advantage": advantage, "goal": goal}
         if self.config.ppo.value_clip > 0:
             columns["value"] = value
-        made = {"obs": _observation(rows.obs), "action": torch.from_numpy(rows.action)}
-        return made | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
+        return rows.batch(columns)
 
     def estimate(self, rows: Collected, learner: Any) -> tuple[Array, Array, Array, Array]:
         """Values, log-probabilities, goals and advantages of the kept rows."""

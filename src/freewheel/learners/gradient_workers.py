@@ -1,7 +1,7 @@
 """More than one process for the gradient of each batch: a share of the rows each, one optimiser update by the leader.
 
 Everybody works from the same weights, so the result is that of one worker with the whole batch. There is no lock: the leader
-raises `GIVEN` when shares may be read, each worker its own count when its gradient may be, and nobody writes what the other
+raises `GIVEN` when shares may be read, each worker its own count when its gradient may be, and no process writes what another
 still reads.
 
 On the CPU all live in the same vectors. Workers with a device each are apart: weights, shares and gradients go through the shared
@@ -21,7 +21,7 @@ from torch import nn
 from freewheel.contracts import Batch, Draws
 from freewheel.errors import ConfigError, FreewheelError
 from freewheel.learners.passes import Gradient
-from freewheel.learners.shared_tensors import Room, opened
+from freewheel.learners.shared_tensors import Places, opened
 from freewheel.learners.update import Update, summed
 from freewheel.machine.process import is_alive
 from freewheel.memory.counter import Counters
@@ -31,12 +31,12 @@ from freewheel.memory.segment import Segment, format_bytes
 GIVEN = 0  # the counter of batches given out; counter i is that of the batches worker i has done
 # How often a waiting side looks whether the other one is still there.
 LOOK_EVERY_S = 0.25
-# What stands in place of a worker's pid after an error, and in the leader's after `dismiss`.
+# Stands for a worker's pid after an error, and for the leader's after `dismiss`.
 LEFT = -1
 
 
 class WorkersMemory:
-    """The shared memory of `num_workers` workers of one policy, made by the supervisor for a update of these shapes.
+    """The shared memory of `num_workers` workers of one policy, made by the supervisor for an update of these shapes.
 
     `batch` and `draws` are an example of one update's (not stacked). Worker 0 leads, the others help. `is_apart`: each has a
     device of its own. Hand it to child processes as a `Process` argument (forkserver or spawn).
@@ -51,25 +51,25 @@ class WorkersMemory:
             )
         if not is_apart:
             refuse_shared_statistics(update.passes.net)
-        room = Room()
-        self._vectors = {name: room.like(getattr(update.state, name)) for name in ("weights", "target")}
-        self._facts = room.take((num_workers,), torch.int64)  # pids
-        self._scale = room.like(update.state.scale)
-        self._moves = room.take((), torch.int64)  # of the target
-        self._batch = mapped(batch, room.like)
-        self._draws = mapped(draws, room.like)
-        self._which = room.take((), torch.int64)  # of the losses
-        self._hyper = {name: room.take(()) for name in update.hyper}
+        places = Places()
+        self._vectors = {name: places.like(getattr(update.state, name)) for name in ("weights", "target")}
+        self._facts = places.take((num_workers,), torch.int64)  # pids
+        self._scale = places.like(update.state.scale)
+        self._moves = places.take((), torch.int64)  # of the target
+        self._batch = mapped(batch, places.like)
+        self._draws = mapped(draws, places.like)
+        self._which = places.take((), torch.int64)  # of the losses
+        self._hyper = {name: places.take(()) for name in update.hyper}
         self._outcome_type = update.algo.outcome
         self._outcomes = [
-            [[room.like(part) for part in outcome or ()] for outcome in outcomes_of(update, batch, draws, *share)]
+            [[places.like(part) for part in outcome or ()] for outcome in outcomes_of(update, batch, draws, *share)]
             for share in self.shares[1:]
         ]
-        self._gradients = [room.take((update.flat.num_params,)) for _ in range(1, num_workers)]
-        self._losses = room.take((num_workers,))
+        self._gradients = [places.take((update.flat.num_params,)) for _ in range(1, num_workers)]
+        self._losses = places.take((num_workers,))
         num_buffers = update.flat.size - update.flat.num_params if is_apart else 0
-        self._buffers = [room.take((num_buffers,)) for _ in range(1, num_workers) if num_buffers]
-        self.segment = Segment.create(room.num_bytes, "the gradient workers", "Lower learner.workers.")
+        self._buffers = [places.take((num_buffers,)) for _ in range(1, num_workers) if num_buffers]
+        self.segment = Segment.create(places.num_bytes, "the gradient workers", "Lower learner.workers.")
         self.counters = Counters(num_workers)
         self._open()
 
@@ -112,11 +112,11 @@ class WorkersMemory:
 
 
 class SharedGradients:
-    """The leader's side: from now on the update's gradients come from the whole memory, and its vectors are the shared ones.
+    """The leader's side: from now on the update's gradients come from all workers, and its vectors are the shared ones.
 
     `update` is the update's own. An update that a worker does not answer within `timeout_s` raises, with nothing changed.
     So does the death of a worker, unless `may_wait` says that another one will come; it is asked whenever a worker is
-    waited for, several times a second. Where one may come, a worker that is late is told of by `late`, and waited for again.
+    waited for, several times a second. Where one may come, `late` is called with a worker that is late, and the leader waits for it again.
     `mark` hears when the waiting begins (True) and ends.
     """
 
@@ -146,7 +146,7 @@ class SharedGradients:
         update.gradient_by = self.gradient
 
     def gradient(self, batch: Batch, draws: Draws, which: int = 0) -> Gradient:
-        """Of a loss over the whole batch: gives the shares out, works off the first, adds up."""
+        """Of a loss over the whole batch: gives out the shares, computes the first one itself, adds up."""
         memory = self.memory
         (_, mine), *others = shares = memory.shares
         # Only what the workers read: the leader's rows come first and stay where they are.
@@ -179,7 +179,7 @@ class SharedGradients:
         return summed(each, [count / memory.num_rows for _, count in shares])
 
     def _give_weights(self) -> None:
-        """As they are by now; the target only after it moved. The first time both: a checkpoint may have been loaded before."""
+        """The newest weights, and the target after it has moved. The first time both: a checkpoint may have been loaded before."""
         memory, update = self.memory, self.update
         memory.weights.copy_(update.state.weights)
         if self._moves_given != update.num_moves:
@@ -218,12 +218,12 @@ class SharedGradients:
                     else f"learner worker {worker}, which never began,"
                 )
                 raise FreewheelError(
-                    f"{who} gave no gradient within {self.timeout_s:.0f} s. Lower learner.workers, or look for what holds it."
+                    f"{who} gave no gradient within {self.timeout_s:.0f} s. Lower learner.workers, or find out what holds it up."
                 )
 
 
 def outcomes_of(update: Update, batch: Batch, draws: Draws, first: int, count: int) -> list[Any]:
-    """What each loss tells of a share of the rows: an example, for its shapes. It leaves no trace in statistics of BatchNorm."""
+    """The outcome of each loss for a share of the rows, as an example of its shapes. Statistics of BatchNorm stay as they were."""
     rows = on_device(update, *rows_of(batch, draws, first, count))
     _, statistics = update.flat.split(update.state.weights)
     before = statistics.clone()
@@ -241,7 +241,7 @@ def work(
 ) -> None:
     """A worker's loop: the gradient of its share of each batch, until it is dismissed or stopped.
 
-    It may come in place of another one: what that has not done of the newest batch, it does anew. Leaders may change too.
+    It may replace another worker: it does the newest batch again if that one had not finished it. Leaders may change too.
     `tell` takes what the user should read.
     """
     moves = -1
@@ -272,7 +272,7 @@ def work(
 
 
 def _take_given(memory: WorkersMemory, update: Update, moves: int) -> int:
-    """What the leader works with by now; gives the moves of the target that were seen."""
+    """Copies what the leader works with; gives the moves of the target that were seen."""
     update.state.scale.copy_(memory.scale)
     for name, value in memory.hyper.items():
         update.hyper[name].copy_(value)
@@ -298,14 +298,14 @@ def _give_gradient(memory: WorkersMemory, index: int, update: Update) -> None:
 
 
 def on_device(update: Update, batch: Batch, draws: Draws) -> tuple[Batch, Draws]:
-    """Where the update computes: from the shared memory, and from there alone what it trains on."""
+    """These rows on the device of the update."""
     if update.device.type == "cpu":
         return batch, draws
     return moved(batch, update.device), moved(draws, update.device)
 
 
 def pin_where_possible(update: Update, memory: WorkersMemory) -> None:
-    """What cannot be pinned is copied too, only more slowly."""
+    """Memory that is not pinned is copied too, only more slowly."""
     if update.device.type == "cuda" and not memory.pin():
         update.notes.append(
             f"the memory that the workers share ({format_bytes(memory.segment.num_bytes)}) could not be pinned; copies to "
@@ -318,6 +318,6 @@ def refuse_shared_statistics(net: nn.Module) -> None:
         norm = nn.modules.batchnorm
         if isinstance(module, norm._BatchNorm) or (isinstance(module, norm._NormBase) and module.track_running_stats):
             raise ConfigError(
-                f"the network's {name} is a {type(module).__name__}, whose statistics would be those of one worker's rows. "
+                f"the network's {name} is a {type(module).__name__}, whose statistics would come from one worker's rows alone. "
                 "Set learner.workers=1, or another net.norm."
             )

@@ -12,7 +12,7 @@ from freewheel.nets import pixels
 
 
 def decompositions(text: str) -> dict[Any, Any]:
-    """For a trace on a processor of which /proc/cpuinfo says this: what is ours from there on, and what has to be torch's."""
+    """For a trace on a processor that /proc/cpuinfo describes so: operations that our code replaces, and ours that torch must do."""
     own = products.decompositions(text)
     if not _pixels(text):
         own |= {pixels.operation(dtype): partial(pixels.plain, dtype=dtype) for dtype in pixels.OPERATIONS}
@@ -20,7 +20,7 @@ def decompositions(text: str) -> dict[Any, Any]:
 
 
 def shims(text: str) -> dict[Any, list[str]]:
-    """What the compiler is told of our operations."""
+    """C++ declarations and code of our operations, for the compiler."""
     own, code = products.shims(text), _pixels(text)
     for dtype, (name, number, torch_name) in pixels.OPERATIONS.items() if code else ():
         declared = f"AOTITorchError aoti_torch_cpu_{name}(AtenTensorHandle x, AtenTensorHandle* result)"

@@ -10,18 +10,16 @@ from torch import Tensor
 
 from freewheel.config import Config
 from freewheel.contracts import Algo
-from freewheel.learners.graph import Updated
-from freewheel.learners.optimizer import check_finite
-from freewheel.learners.schedule import lr_at
+from freewheel.learners.optimizer import check_finite, lr_at
 from freewheel.learners.target_process import TargetFeed
 from freewheel.learners.transfer import Transfer
-from freewheel.learners.update import Update
+from freewheel.learners.update import Update, Updated
 from freewheel.machine.device import use_of
-from freewheel.memory.bootstraps import Bootstraps
 from freewheel.memory.dials import Dials
+from freewheel.memory.lanes import Bootstraps
 from freewheel.report.ledger import Page
 from freewheel.report.phases import COUNTERS, PHASES
-from freewheel.weights.publisher import Publisher
+from freewheel.weights.board import Publisher
 
 SAMPLE, TRANSFER, COMPUTE, TEAM, PRIORITIES, PUBLISH = (
     PHASES.index(name) for name in ("sample", "transfer", "compute", "wait_workers", "priorities", "publish")
@@ -76,7 +74,7 @@ class Learner:
         return self.publisher.version if self.publisher is not None else self._versions
 
     def begin(self, is_again: bool) -> None:
-        """Before the first turn. A learner that takes another's place cannot know which rows that one had."""
+        """Before the first turn. A learner that replaces another does not know which rows that one had."""
         if is_again:
             self.memory.skip()
         self.pace.begin(is_again)
@@ -147,7 +145,7 @@ class Learner:
         check_finite(update.state, self.updates, self.lr)
 
     def mark_team(self, is_waiting: bool) -> None:
-        """In the midst of an update: from now on it waits for the gradients of others, or no longer."""
+        """Within an update: it begins or ends to wait for the gradients of other workers."""
         self._enter(TEAM if is_waiting else COMPUTE)
 
     def use_targets(self, targets: TargetFeed) -> None:
@@ -214,4 +212,4 @@ class Learner:
 
 
 def _nothing(*_: int) -> None:
-    """In place of a mark where there is no ledger."""
+    """Where there is no ledger."""

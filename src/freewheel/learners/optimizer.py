@@ -1,7 +1,8 @@
-"""The optimiser as a function of flat vectors: clip, Adam, and the scale that keeps float16 gradients from vanishing."""
+"""The optimiser as a function of flat vectors: clip, Adam, the scale that keeps float16 gradients from vanishing, the learning rate."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ CLIP_EPS = 1e-6
 FIRST_SCALE, LEAST_SCALE, MOST_SCALE = 2.0**16, 1.0, 2.0**24
 # Numbers that an eager step works on at a time: what lies between its operations stays in the cache.
 PIECE = 1 << 16
-# Bad updates in a row after which nothing good can be hoped for.
+# Bad updates in a row after which training stops.
 MOST_BAD = 10
 # Good updates in a row after which twice the scale is tried.
 GROW_AFTER = 2000
@@ -33,7 +34,7 @@ class State:
     decay: Tensor  # beta1 and beta2 to the power of the updates carried out: for Adam's bias correction
     updates: Tensor  # updates asked for, the skipped ones too, int64
     bad_in_row: Tensor  # updates skipped since the last that was carried out, int64
-    scale: Tensor  # fp16: factor on the loss while its gradient is worked out
+    scale: Tensor  # fp16: factor on the loss while its gradient is computed
     good_in_row: Tensor  # fp16: updates carried out since the scale changed or one was skipped, int64
 
     @classmethod
@@ -64,7 +65,7 @@ class State:
 
 
 class Adam:
-    """Steps the first `num_params` of the weights, in place; `is_scaled` gradients are those of loss * scale."""
+    """Steps the first `num_params` of the weights, in place; `is_scaled` gradients are of loss * scale."""
 
     def __init__(
         self, config: LearnerConfig, num_params: int, device: torch.device, is_scaled: bool, clip_norm: float
@@ -130,12 +131,31 @@ class Adam:
         return torch.isfinite(norm) | ~torch.isfinite(loss) | (state.scale <= LEAST_SCALE)
 
 
+def lr_at(config: LearnerConfig, updates: int, share_done: float) -> float:
+    """The learning rate after so many updates. `share_done` (0 to 1) is the part of the run's steps that is over."""
+    rising = min((updates + 1) / config.lr_warmup_updates, 1.0) if config.lr_warmup_updates else 1.0
+    if config.lr_schedule == "linear":
+        course = 1.0 - share_done
+    elif config.lr_schedule == "cosine":
+        course = _cosine(share_done)
+    elif config.lr_schedule == "restarts":
+        since = max(updates - config.lr_warmup_updates, 0) % config.lr_restart_updates
+        course = _cosine(since / config.lr_restart_updates)
+    else:
+        return config.lr * rising
+    return config.lr * rising * (config.lr_end + (1.0 - config.lr_end) * course)
+
+
+def _cosine(share: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * min(share, 1.0)))
+
+
 def check_finite(state: State, updates: int, lr: float) -> None:
     bad = int(state.bad_in_row.max())
     if bad >= MOST_BAD:
         raise Diverged(
             f"the loss or its gradient was not finite in {bad} updates in a row (update {updates:,}, learning rate {lr:.2g}). "
-            "The weights are those before them. Lower learner.lr, set learner.clip_norm, or bound rewards with "
+            "The weights are as before them. Lower learner.lr, set learner.clip_norm, or bound rewards with "
             "world.reward_scale or world.reward_clip."
         )
 
@@ -144,7 +164,7 @@ def _rescale(state: State, is_good: Tensor, is_loss_finite: Tensor) -> None:
     """Half the scale after a gradient that overflowed, twice after many that did not."""
     state.good_in_row.add_(1).mul_(is_good)
     grows = state.good_in_row >= GROW_AFTER
-    overflowed = ~is_good & is_loss_finite  # a loss that is no number is not the scale's fault
+    overflowed = ~is_good & is_loss_finite  # a smaller scale does not help a loss that is not finite
     factor = torch.where(grows, 2.0, torch.where(overflowed, 0.5, 1.0))
     state.scale.mul_(factor).clamp_(LEAST_SCALE, MOST_SCALE)
     state.good_in_row.mul_(~grows)

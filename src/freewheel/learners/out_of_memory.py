@@ -1,4 +1,4 @@
-"""Memory that does not suffice for a batch: how it is noticed, and into how many parts the batch goes then."""
+"""Too little memory for a batch: how it is noticed, and into how many parts the batch is split."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def more_parts(num_parts: int, num_rows: int, error: BaseException) -> int:
     """Twice as many; none may be empty."""
     if num_parts >= num_rows:
         raise ConfigError(
-            f"memory does not suffice for one row of a batch of {num_rows} at a time: {first_line(error)}. Take a smaller "
-            "network or smaller images, or keep fewer replay.rows."
+            f"there is not enough memory even for one row of a batch of {num_rows} at a time: {first_line(error)}. Use a "
+            "smaller network or smaller images, or keep fewer replay.rows."
         ) from error
     return min(2 * num_parts, num_rows)
 

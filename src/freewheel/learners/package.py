@@ -22,6 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from freewheel.errors import ConfigError, FreewheelError
 from freewheel.learners import kernels
+from freewheel.learners.out_of_memory import first_line
 from freewheel.machine.cache import cache_folder
 from freewheel.machine.cores import cpu_flags, cpu_info
 from freewheel.machine.process import is_alive
@@ -31,7 +32,7 @@ Function = Callable[..., Sequence[Tensor]]
 # Packages that are kept; the least recently used go first. One of a small network has about 1 MB.
 MOST_KEPT = 100
 # How the name of a folder begins that is there for the time of one compilation or one loading.
-ROOM = ".room-"
+TEMP_PREFIX = ".room-"
 
 
 def compiled(function: Function, args: Sequence[Tensor]) -> tuple[Function, Path]:
@@ -51,7 +52,7 @@ def find(function: Function, args: Sequence[Tensor]) -> Path | None:
 
 
 def _named(function: Function, args: Sequence[Tensor]) -> tuple[torch.fx.GraphModule, Path]:
-    with _told("traced"):
+    with _refusing("trace"):
         graph = trace(function, args)
         return graph, folder() / f"{key_of(graph, args)}.pt2"
 
@@ -61,7 +62,7 @@ def make(function: Function, args: Sequence[Tensor]) -> Path:
     graph, path = _named(function, args)
     if not path.exists():
         _check_compiler()
-        with _told("compiled"):
+        with _refusing("compile"):
             _compile(graph, args, path)
         _forget_oldest()
         sweep()
@@ -70,12 +71,12 @@ def make(function: Function, args: Sequence[Tensor]) -> Path:
 
 def load(path: Path) -> Function:
     """The function of a package. Python's other threads stand still while it runs: torch keeps the GIL."""
-    with _room(path.parent) as temp, _temp_folder(temp):
+    with _temp_in(path.parent) as temp, _temp_folder(temp):
         # The library is unpacked there and needs its file no longer once it is loaded: nothing stays after a SIGKILL.
         try:
             loader = _loader(path)
         except Exception as error:
-            raise FreewheelError(f"the compiled update {path} does not load: {_first_line(error)}.") from error
+            raise FreewheelError(f"the compiled update {path} does not load: {first_line(error)}.") from error
     with suppress(OSError):
         os.utime(path)  # it was used
     return lambda *args: loader.boxed_run(list(args))
@@ -151,7 +152,7 @@ def _check_compiler() -> None:
         cpp_builder.get_cpp_compiler()
     except (exc.InvalidCxxCompiler, OSError) as error:
         raise ConfigError(
-            "no C++ compiler found (g++, or what CXX names), so updates cannot be compiled. "
+            "no C++ compiler found (g++, or the one that CXX names), so updates stay eager. "
             "Install one or train with --compile off."
         ) from error
 
@@ -161,7 +162,7 @@ def _compile(graph: torch.fx.GraphModule, args: Sequence[Tensor], path: Path) ->
 
     # In this process alone: torch's own pool of compile workers outlives the compilation.
     own = {"compile_threads": 1, "aot_inductor.custom_ops_to_c_shims": kernels.shims(cpu_info())}
-    with _room(path.parent) as temp, config.patch(own), warnings.catch_warnings():
+    with _temp_in(path.parent) as temp, config.patch(own), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about itself
         exported = torch.export.export(graph, tuple(args))
         made = torch._inductor.aoti_compile_and_package(exported, package_path=str(temp / path.name))
@@ -169,10 +170,12 @@ def _compile(graph: torch.fx.GraphModule, args: Sequence[Tensor], path: Path) ->
 
 
 @contextmanager
-def _room(parent: Path) -> Iterator[Path]:
+def _temp_in(parent: Path) -> Iterator[Path]:
     """A folder that is gone afterwards; `sweep` knows by its name whose it was."""
     parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"{ROOM}{os.getpid()}-", dir=parent, ignore_cleanup_errors=True) as temp:
+    with tempfile.TemporaryDirectory(
+        prefix=f"{TEMP_PREFIX}{os.getpid()}-", dir=parent, ignore_cleanup_errors=True
+    ) as temp:
         yield Path(temp)
 
 
@@ -191,25 +194,21 @@ def _temp_folder(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Whatever a network or loss does that torch cannot follow becomes one line with the cure."""
+def _refusing(what: str) -> Iterator[None]:
+    """What torch cannot follow in a network or loss becomes a one-line error that says what to do."""
     try:
         yield
     except Exception as error:
         raise ConfigError(
-            f"the update cannot be {what}: {type(error).__name__}: {_first_line(error)}. "
+            f"torch could not {what} the update: {type(error).__name__}: {first_line(error)}. "
             "Train with --compile off, or change the network or loss."
         ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), "no reason given")
-
-
 def sweep() -> None:
     """Removes what processes that were killed while they compiled or loaded have left."""
-    for path in folder().glob(f"{ROOM}*"):
-        owner = path.name.removeprefix(ROOM).partition("-")[0]
+    for path in folder().glob(f"{TEMP_PREFIX}*"):
+        owner = path.name.removeprefix(TEMP_PREFIX).partition("-")[0]
         if owner.isdigit() and not is_alive(int(owner)):
             shutil.rmtree(path, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""Passes through a policy's networks and the gradients of its losses: by modules, or as a pure function of vectors."""
+"""The networks of a policy over its vectors of weights, and the gradient of a loss as a pure function of those vectors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Passes:
         self.slices = slices_of(flat, algo.groups)
         self._shapes = [_shapes_of(flat, group) for group in self.slices]
         named = dict(net.named_parameters())
-        self._params = [[named[name] for name in shapes] for shapes in self._shapes]
+        self.params = [[named[name] for name in shapes] for shapes in self._shapes]
 
     def take_form(self, precision: str, memory_format: str) -> None:
         """How passes are made from now on."""
@@ -53,26 +53,10 @@ class Passes:
                 set_memory_format(net, memory_format)
 
     def bind(self, weights: Tensor, target: Tensor) -> None:
-        """The networks are those of these vectors from now on."""
+        """The networks use these vectors from now on."""
         for net, vector in ((self.net, weights), (self.eval_net, weights), (self.target_net, target)):
             if net is not None:
                 self.flat.bind(net, vector)
-
-    def by_modules(self, state: State, which: int, batch: Batch, draws: Draws, hyper: Hyper) -> Gradient:
-        """For the eager path: networks whose tensors are views of the vectors cost less than handing them the views."""
-
-        def forward(module: Any, *given: Any, **named: Any) -> Tensor:
-            if module is self.net and not torch.is_grad_enabled():
-                module = self.eval_net
-            with self._cast():
-                out: Tensor = module(*given, **named)
-            return out.float()
-
-        part = self.algo.losses[which]
-        loss, outcome = part.function(forward, self.net, self.target_net, batch, draws, hyper)
-        params = self._params[part.group]
-        each = torch.autograd.grad(self._scaled(state, part.group, loss), params, materialize_grads=True)
-        return Gradient(torch.cat([one.reshape(-1) for one in each]), loss.detach(), outcome)
 
     def by_vectors(self, state: State, which: int, batch: Batch, draws: Draws, hyper: Hyper) -> Gradient:
         """For the compiled path: a pure function of the vectors, which becomes one graph."""
@@ -89,7 +73,7 @@ class Passes:
             given = given | moving
             loss, outcome = part.function(self.by_views, given, target, batch, draws, hyper)
             after = {name: tensor.detach() for name, tensor in moving.items()}
-            return self._scaled(state, part.group, loss), (loss.detach(), outcome or (), after)
+            return self.scaled(state, part.group, loss), (loss.detach(), outcome or (), after)
 
         trained = params[own].clone() if frozen else params
         gradient, (_, (loss, outcome, after)) = grad_and_value(loss_of, has_aux=True)(trained, buffers)
@@ -99,17 +83,17 @@ class Passes:
 
     def by_views(self, weights: Any, *given: Any, **named: Any) -> Tensor:
         module = self.net if torch.is_grad_enabled() else self.eval_net
-        with self._cast():
+        with self.cast():
             out: Tensor = functional_call(module, weights, given, named)
         return out.float()
 
-    def _cast(self) -> AbstractContextManager[Any]:
+    def cast(self) -> AbstractContextManager[Any]:
         """Around the network's passes; the loss itself is float32. Each weight is cast once a pass: nothing to cache."""
         if self._dtype is None:
             return nullcontext()
         return torch.autocast(self.device.type, self._dtype, cache_enabled=False)
 
-    def _scaled(self, state: State, group: int, loss: Tensor) -> Tensor:
+    def scaled(self, state: State, group: int, loss: Tensor) -> Tensor:
         if self.precision != "fp16":
             return loss
         return loss * (state.scale if len(self.slices) == 1 else state.scale[group])
@@ -137,7 +121,7 @@ def slices_of(flat: Flat, groups: Sequence[ParamGroup]) -> list[slice]:
         found.append(slice(first, at))
     if name is not None:
         raise ConfigError(
-            f"parameter {name} of the network belongs to no group that is trained, or out of their order."
+            f"parameter {name} of the network belongs to no parameter group, or its group is out of order."
         )
     return found
 

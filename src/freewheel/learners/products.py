@@ -1,4 +1,4 @@
-"""Products of small matrices in compiled updates: our own, on processors where torch's library knows the wrong tricks.
+"""Products of small matrices in compiled updates: our own, on processors where torch's library is slow.
 
 torch multiplies with a library of Intel's, which keeps its best code for Intel's processors. On an AMD EPYC (Zen 4) a product of
 128 x 128 matrices took 45-48 us by it and 37-41 us by ours, one of 128 x 128 with 128 x 4 21 us and 5 us.
@@ -32,12 +32,12 @@ _torch_library.register_fake("freewheel::freewheel_mm", lambda a, b: a.new_empty
 
 
 def decompositions(text: str) -> dict[Any, Any]:
-    """For a trace on a processor of which /proc/cpuinfo says this: products that are ours from there on."""
+    """For a trace on a processor that /proc/cpuinfo describes so: products that our code replaces."""
     return {torch.ops.aten.mm.default: _mm} if source(text) else {}
 
 
 def shims(text: str) -> dict[Any, list[str]]:
-    """What the compiler is told of them."""
+    """Their C++ declarations and code, for the compiler."""
     code = source(text)
     return {torch.ops.freewheel.freewheel_mm.default: [spliced(DECLARED, code)]} if code else {}
 

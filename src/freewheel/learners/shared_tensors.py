@@ -23,7 +23,7 @@ class Place:
     dtype: torch.dtype
 
 
-class Room:
+class Places:
     """Counts the bytes while places are taken."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Room:
     def take(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Place:
         place = Place(self.num_bytes, tuple(shape), dtype)
         size = torch.empty(0, dtype=dtype).element_size() * int(np.prod(shape, dtype=np.int64))
-        self.num_bytes += (max(size, 1) + 63) // 64 * 64  # cache lines of their own: nobody slows a neighbour down
+        self.num_bytes += (max(size, 1) + 63) // 64 * 64  # cache lines of their own: no process slows another down
         return place
 
     def like(self, tensor: Tensor) -> Place:

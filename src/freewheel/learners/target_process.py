@@ -1,7 +1,7 @@
-"""What the target network says of batches to come, worked out by another process while the learner trains.
+"""The target network's outputs for the next batches, computed by another process while the learner trains.
 
-The target stands still between its moves, so its pass over a batch needs nothing of the updates before it. Nobody waits: a learner
-whose values are not there yet, or are of a target that has moved since, works them out itself.
+The target stands still between its moves, so its pass over a batch needs nothing of the updates before it. No process waits: a learner
+whose values are not there yet, or are of a target that has moved since, computes them itself.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
-from freewheel.learners.graph import seen_ahead
 from freewheel.learners.package import Function
-from freewheel.learners.shared_tensors import Room, opened
+from freewheel.learners.shared_tensors import Places, opened
 from freewheel.learners.update import Update
 from freewheel.memory.counter import Counters
-from freewheel.memory.nested import Nested, leaves, mapped
-from freewheel.memory.replay_memory import Drawn, ReplayMemory
+from freewheel.memory.nested import Drawn, Nested, leaves, mapped
+from freewheel.memory.replay import ReplayMemory
 from freewheel.memory.segment import Segment
 
 # Batches shown before they are trained on. One would do if the other process always had a core; two cover its pauses.
@@ -29,21 +28,21 @@ LOOK_EVERY_S = 0.5
 
 
 class TargetValues:
-    """The shared memory of a learner and the process ahead of it. Hand it to child processes as a `Process` argument.
+    """The shared memory of a learner and its target process. Hand it to child processes as a `Process` argument.
 
-    `seen` and `later` are an example of what the target network is shown for one call of the step, and of what it says;
+    `seen` and `later` are an example of the target network's inputs for one call of the update, and of its outputs;
     one batch serves `num_groups` calls.
     `package` is the compiled function, once there is one: (target, *leaves of seen) to the values of later.
     """
 
     def __init__(self, target: Tensor, seen: Nested, later: Nested, num_groups: int) -> None:
-        room = Room()
+        places = Places()
         self.num_groups = num_groups
-        self._target = room.like(target)
-        self._seen = [[mapped(seen, room.like) for _ in range(num_groups)] for _ in range(SLOTS)]
-        self._later = [[mapped(later, room.like) for _ in range(num_groups)] for _ in range(SLOTS)]
+        self._target = places.like(target)
+        self._seen = [[mapped(seen, places.like) for _ in range(num_groups)] for _ in range(SLOTS)]
+        self._later = [[mapped(later, places.like) for _ in range(num_groups)] for _ in range(SLOTS)]
         self.package = ""
-        self.segment = Segment.create(room.num_bytes, "the batches to come", "Set local.target_process to False.")
+        self.segment = Segment.create(places.num_bytes, "the batches to come", "Set local.target_process to False.")
         self.counters = Counters(FIRST_SLOT + SLOTS * num_groups)
         self._open()
 
@@ -89,7 +88,7 @@ class TargetValues:
 
 
 class TargetFeed:
-    """The learner's side: shows batches before they are trained on, and takes what was found out in time."""
+    """The learner's side: shows batches before they are trained on, and takes the values that are there in time."""
 
     def __init__(self, shared: TargetValues) -> None:
         self.shared = shared
@@ -108,7 +107,7 @@ class TargetFeed:
             self.shared.move(update.state.target)
 
     def take(self, drawn: Drawn, group: int, update: Update) -> Nested | None:
-        """What was found out, if it was. A target that moved within the batch is not the other process's."""
+        """The values, if they are there and the target has not moved within the batch."""
         if drawn.ahead is None or self._moves_seen != update.num_moves:
             return None
         found = self.shared.take(drawn.ahead, group)
@@ -116,13 +115,13 @@ class TargetFeed:
         return found
 
     def _show(self, drawn: Drawn) -> None:
-        drawn.ahead = self.shared.show([seen_ahead(*one) for one in zip(drawn.given, drawn.draws, strict=True)])
+        drawn.ahead = self.shared.show([Update.seen_ahead(*one) for one in zip(drawn.given, drawn.draws, strict=True)])
 
 
 def work_ahead(ahead: TargetValues, function: Function, is_stopping: Callable[[], bool]) -> None:
     """The other process's loop: values for the batches shown, the oldest that the learner may still want first.
 
-    Those of a target that has moved since are worked out again, also of the batch that is just trained on: its later groups come in time.
+    Values of a target that has moved since are computed again, also of the batch that is trained on: its later groups come in time.
     """
     counters = ahead.counters
     shown = 0

@@ -6,7 +6,9 @@ Eager or compiled into one graph it is the same mathematics: everything random c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,11 +17,11 @@ from freewheel.config import LearnerConfig
 from freewheel.contracts import Algo, Batch, Draws, Hyper
 from freewheel.errors import ConfigError
 from freewheel.learners import out_of_memory, package
-from freewheel.learners.graph import Updated, functions_of, look_ahead, seen_ahead, side_by_side
+from freewheel.learners.graph import functions_of
 from freewheel.learners.optimizer import PIECE, Adam, State
 from freewheel.learners.package import Function
 from freewheel.learners.passes import Gradient, Passes, has_target
-from freewheel.memory.nested import Nested, leaves, moved, nth, num_rows, parts_of, rows_of
+from freewheel.memory.nested import Nested, leaves, mapped, moved, nth, num_rows, parts_of, rows_of
 from freewheel.nets.flat import Flat
 
 # Updates in one compiled graph: 8 share the cost of a call; more only take longer to compile.
@@ -28,11 +30,19 @@ MOST_UNROLLED = 8
 GradientOf = Callable[[State, int, Batch, Draws, Hyper], Gradient]
 
 
+class Updated(NamedTuple):
+    """Each update's loss and norm of the gradient before clipping (with several losses one for each); the outcome."""
+
+    loss: Tensor
+    norm: Tensor
+    outcome: Any
+
+
 class Update:
     """The update of one policy; `unrolled` updates a call, whose batches and draws then come stacked.
 
-    It starts eager. `compile`, or `adopt` of what `package` made in another process, changes how the next updates are worked
-    out and nothing else: state, shapes and results stay those of the eager ones.
+    It starts eager. `compile`, or `adopt` of what `package` made in another process, changes how the next updates are
+    computed and nothing else: state, shapes and results stay the same.
 
     A loss or gradient that is not finite leaves weights and optimiser as they were; `state.bad_in_row` counts such updates.
     """
@@ -47,7 +57,7 @@ class Update:
         memory_format: str = "contiguous",
         device: torch.device | str = "cpu",
     ) -> None:
-        """Whoever builds it finds out what "auto" means: `precision` is fp32, bf16 or fp16."""
+        """`precision` is fp32, bf16 or fp16; the caller resolves "auto"."""
         self.algo, self.config, self.unrolled = algo, config, unrolled
         self.device = torch.device(device)
         net = algo.net.to(self.device)
@@ -55,11 +65,11 @@ class Update:
         self.state = State.around(self.flat.vector(net), self.flat.num_params, len(algo.groups), has_target(algo))
         self.passes = Passes(algo, net, self.flat, self.state, self.device)
         self.take_form(precision, memory_format)
-        # Parts that a batch is worked off in: as asked for, and more once memory has run out.
+        # Parts that a batch is split into: as asked for, and more once memory has run out.
         self.num_parts = config.accumulate
         self.notes: list[str] = []  # what the user should read
         self.num_updates = 0
-        # Who works out the gradient of one batch: this process alone, or several.
+        # Computes the gradient of one batch: this process alone, or several.
         self.gradient_by: Callable[[Batch, Draws, int], Gradient] = self.gradient
         self._optimizers = self._make_optimizers(precision)
         self._piece = PIECE if self.device.type == "cpu" else 0
@@ -74,7 +84,7 @@ class Update:
         self.moves_in_graph = any(n % unrolled != 0 for n in every)
         # A graph of a batch in parts would hold the network as many times: one part's gradient is compiled, and called for each.
         self.is_by_parts = config.accumulate > 1
-        # Where the target stands still during a call, what it says can be worked out for all its updates at once, and before.
+        # Where the target stands still during a call, its outputs can be computed for all updates at once, and before.
         self.has_lookahead = algo.lookahead is not None and not self.moves_in_graph and not self.is_by_parts
 
     @property
@@ -88,7 +98,7 @@ class Update:
     def __call__(self, batch: Batch, draws: Draws, hyper: Mapping[str, float], ahead: Nested | None = None) -> Updated:
         """With `unrolled` > 1 every tensor of batch and draws has that many along its first dimension.
 
-        `ahead` is what `self.lookahead` gives, where somebody has worked it out before.
+        `ahead` is what `self.lookahead` gives, where it was computed before.
         """
         for name, value in hyper.items():
             self.hyper[name].fill_(value)
@@ -110,16 +120,16 @@ class Update:
         return Updated(loss, norm, self.algo.outcome(*outcome))
 
     def gradient(self, batch: Batch, draws: Draws, which: int = 0) -> Gradient:
-        """Of a loss's mean over the rows, worked off in parts: in twice as many whenever memory does not suffice."""
+        """Of a loss's mean over the rows, in parts: twice as many whenever memory runs out."""
         while True:
             is_whole = not self._compiled or not self.is_by_parts
-            of_part: GradientOf = self.passes.by_modules if is_whole else self._gradient_compiled
+            of_part: GradientOf = self.by_modules if is_whole else self._gradient_compiled
             with out_of_memory.noticed() as shortage:
                 return self._in_parts(of_part, batch, draws, which)
             self.num_parts = out_of_memory.more_parts(self.num_parts, num_rows(batch), shortage.error)
             self.go_back(f"memory ran out ({out_of_memory.first_line(shortage.error)})")
             self.notes.append(
-                f"warning: each batch is worked off in {self.num_parts} parts from now on, with the same gradient as before. "
+                f"warning: each batch is split into {self.num_parts} parts from now on, with the same gradient as before. "
                 f"--learner.accumulate {self.num_parts} does so from the start."
             )
 
@@ -135,11 +145,35 @@ class Update:
 
     def lookahead(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """What the target network says of the next states: all that the updates of a call need of it."""
-        seen = seen_ahead(batch, draws)
+        seen = self.seen_ahead(batch, draws)
         if self._lookahead is None or self.algo.lookahead is None:
-            return look_ahead(self, self.state.target, seen)
+            return self.look_ahead(self.state.target, seen)
         found = self._lookahead(self.state.target, *leaves(seen))
         return dict(zip(self.algo.lookahead.names, found, strict=True))
+
+    @staticmethod
+    def seen_ahead(batch: Batch, draws: Draws) -> dict[str, Any]:
+        """What the target network is shown, contiguous: stacks that share frames lie otherwise in the replay than with the target process."""
+        own = {name: draw for name, draw in draws.items() if name.startswith("target_")}
+        return mapped({"next_obs": batch["next_obs"], **own}, lambda tensor: tensor.contiguous())
+
+    def look_ahead(self, target: Tensor, seen: Nested) -> dict[str, Tensor]:
+        """What these target weights say, in one pass over the rows of all updates, unless each has noise of its own.
+
+        Contiguous, as shared memory has it: a compiled update takes every argument for laid out like its example.
+        """
+        assert self.algo.lookahead is not None
+        look = partial(self.algo.lookahead.function, self.passes.by_views, self.flat.views(target))
+        with torch.no_grad():
+            if self.unrolled == 1:
+                found = look(seen, seen)
+            elif "target_noise" in seen:
+                each = [look(nth(seen, i), nth(seen, i)) for i in range(self.unrolled)]
+                found = {name: torch.stack([one[name] for one in each]) for name in each[0]}
+            else:
+                rows = mapped(seen, lambda tensor: tensor.flatten(0, 1))
+                found = {name: out.view(self.unrolled, -1, *out.shape[1:]) for name, out in look(rows, rows).items()}
+        return {name: tensor.contiguous() for name, tensor in found.items()}
 
     def compile(self, batch: Batch, draws: Draws) -> None:
         """Compiles for arguments of these shapes and strides, or takes from the disk, and is used from the next update on."""
@@ -170,7 +204,7 @@ class Update:
         self._lookahead = self._compiled.pop() if self.has_lookahead else None
 
     def live_in(self, weights: Tensor, target: Tensor) -> None:
-        """Uses these vectors and what they hold as weights and target from now on, in place of its own."""
+        """Uses these vectors and what they hold as weights and target from now on."""
         self.state.weights, self.state.target = weights, target
         self.passes.bind(weights, target)
 
@@ -190,7 +224,7 @@ class Update:
             for size, group in zip(sizes, self.algo.groups, strict=True)
         ]
 
-    def apply(self, state: State, hyper: Hyper, which: int, gradient: Gradient, piece: int = 0) -> Updated:
+    def _apply(self, state: State, hyper: Hyper, which: int, gradient: Gradient, piece: int) -> Updated:
         """One step of the optimiser for the group of a loss."""
         index = self.algo.losses[which].group
         lr = hyper[self.algo.groups[index].lr]
@@ -198,29 +232,40 @@ class Update:
         norm = self._optimizers[index](own, lr, gradient.vector, gradient.loss, piece)
         return Updated(gradient.loss, norm, gradient.outcome)
 
-    def in_order(self, each: list[Updated]) -> Updated:
-        """What several updates gave."""
-        if len(each) == 1:
-            return each[0]
-        loss, norm = torch.stack([done.loss for done in each]), torch.stack([done.norm for done in each])
-        return Updated(loss, norm, self.algo.outcome.in_order([done.outcome for done in each]))
-
     def args(self, state: State, batch: Batch, draws: Draws) -> list[Tensor]:
         """What compiled functions are called with."""
         return [*vars(state).values(), *self.hyper.values(), *leaves(batch), *leaves(draws)]
 
-    def _update_eagerly(self, batch: Batch, draws: Draws) -> Updated:
+    def run(
+        self,
+        state: State,
+        hyper: Hyper,
+        batch: Batch,
+        draws: Draws,
+        gradient_of: Callable[[Batch, Draws, int], Gradient],
+        after: Callable[[], None],
+        piece: int = 0,
+    ) -> Updated:
+        """The updates of one call, in order: for each loss its gradient and a step of the optimiser; then `after`."""
         each = []
         for i in range(self.unrolled):
             rows, drawn = (batch, draws) if self.unrolled == 1 else (nth(batch, i), nth(draws, i))
-            found = []
-            for which in range(len(self.algo.losses)):
-                gradient = self.gradient_by(rows, drawn, which)
-                found.append(self.apply(self.state, self.hyper, which, gradient, self._piece))
-            each.append(side_by_side(found))
-            self.num_updates += 1
-            self._move_targets()
-        return self.in_order(each)
+            done = [
+                self._apply(state, hyper, which, gradient_of(rows, drawn, which), piece)
+                for which in range(len(self.algo.losses))
+            ]
+            each.append(done[0] if len(done) == 1 else Updated(*_stacked(done), done[0].outcome))
+            after()
+        if len(each) == 1:
+            return each[0]
+        return Updated(*_stacked(each), self.algo.outcome.in_order([one.outcome for one in each]))
+
+    def _update_eagerly(self, batch: Batch, draws: Draws) -> Updated:
+        return self.run(self.state, self.hyper, batch, draws, self.gradient_by, self._count_one, self._piece)
+
+    def _count_one(self) -> None:
+        self.num_updates += 1
+        self._move_targets()
 
     def _target_slices(self) -> list[slice]:
         """What of the vectors a target rule moves: with one group all, buffers too."""
@@ -241,13 +286,29 @@ class Update:
         each = [gradient_of(self.state, which, rows, drawn, self.hyper) for rows, drawn in shares]
         return summed(each, [count / rows for _, count in parts])
 
+    def by_modules(self, state: State, which: int, batch: Batch, draws: Draws, hyper: Hyper) -> Gradient:
+        """For eager updates: networks whose tensors are views of the vectors cost less than handing them the views."""
+        passes, part = self.passes, self.algo.losses[which]
+
+        def forward(module: Any, *given: Any, **named: Any) -> Tensor:
+            if module is passes.net and not torch.is_grad_enabled():
+                module = passes.eval_net
+            with passes.cast():
+                out: Tensor = module(*given, **named)
+            return out.float()
+
+        loss, outcome = part.function(forward, passes.net, passes.target_net, batch, draws, hyper)
+        scaled, params = passes.scaled(state, part.group, loss), passes.params[part.group]
+        each = torch.autograd.grad(scaled, params, materialize_grads=True)
+        return Gradient(torch.cat([one.reshape(-1) for one in each]), loss.detach(), outcome)
+
     def _gradient_compiled(self, state: State, which: int, batch: Batch, draws: Draws, hyper: Hyper) -> Gradient:
         gradient, loss, *outcome = self._compiled[which](*self.args(state, batch, draws))
         return Gradient(gradient, loss, self.algo.outcome(*outcome) if outcome else None)
 
     def _refuse_workers(self) -> None:
         if self.gradient_by != self.gradient:
-            raise ConfigError("a compiled update works with learner.workers=1 alone. Train with --compile off.")
+            raise ConfigError("compiled updates need learner.workers=1. Train with --compile off.")
 
 
 def unrolled(updates: int) -> int:
@@ -255,8 +316,13 @@ def unrolled(updates: int) -> int:
     return max(n for n in range(1, MOST_UNROLLED + 1) if updates % n == 0)
 
 
+def _stacked(each: Sequence[Updated]) -> tuple[Tensor, Tensor]:
+    """Losses and norms, a place for each."""
+    return torch.stack([done.loss for done in each]), torch.stack([done.norm for done in each])
+
+
 def summed(each: Sequence[Gradient], shares: Sequence[float]) -> Gradient:
-    """The gradient of all rows from those of parts of them, whose shares of the rows add up to 1."""
+    """The gradient of all rows from the gradients of parts, whose shares of the rows add up to 1."""
     if len(each) == 1:
         return each[0]
     vector, loss = each[0].vector * shares[0], each[0].loss * shares[0]

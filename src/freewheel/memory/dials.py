@@ -13,14 +13,12 @@ from freewheel.errors import ConfigError
 from freewheel.memory.counter import Counters
 from freewheel.memory.segment import Segment
 
-# What a dial may be set to: least and most, both allowed.
+# The least and the most that a dial may be set to.
 DIALS: dict[str, tuple[float, float]] = {
     "epsilon": (0.0, 1.0),
     "lr": (0.0, 1e3),
     "ratio": (1e-6, 1e6),
 }
-
-
 # Words of a dial: its value, and the steps and updates of its policy when it was set.
 WORDS = 3
 
@@ -28,8 +26,8 @@ WORDS = 3
 class Dials:
     """Named numbers, each unset or set; `version` rises with every change. Hand it to child processes as a `Process` argument.
 
-    One process sets them, any number read: a number is one aligned word, so it is never seen half written. Whoever counts by a
-    dial counts from `since`, so that all roles count from the same point, whenever each of them looks.
+    One process sets them, any number read: a number is one aligned word, so it is never seen half written. A role that counts
+    by a dial counts from `since`: all roles then count from the same point, whenever each of them looks.
     """
 
     def __init__(self) -> None:
@@ -76,7 +74,7 @@ class Dials:
         self._version.add(0)  # pairs with the readers' look at the version: the number is there
 
     def state(self) -> dict[str, float]:
-        """Those that are set."""
+        """The dials that are set."""
         return {name: value for name in DIALS if (value := self.value(name)) is not None}
 
     def set_state(self, state: Mapping[str, float]) -> None:

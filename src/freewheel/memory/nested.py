@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +12,16 @@ from torch import Tensor
 from freewheel.contracts import Batch, Draws
 
 Nested = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Drawn:
+    """What is trained on next: for each call of the update a batch and its random inputs."""
+
+    given: list[Batch]
+    draws: list[Draws]
+    source: Any = None  # the replay's batch, whose memory it is
+    ahead: Any = None  # what was begun with it before its turn: on its way to a device, or with the target process
 
 
 def mapped(tensors: Nested, change: Callable[[Any], Any]) -> dict[str, Any]:
@@ -62,10 +73,3 @@ def rows_of(batch: Batch, draws: Draws, first: int, count: int) -> tuple[Batch, 
         return batch, draws
     lines = {name: draw if draw.ndim <= 1 else draw.narrow(0, first, count) for name, draw in draws.items()}
     return rows_at(batch, first, count), lines
-
-
-def as_tensors(fields: Mapping[str, Any]) -> Any:
-    """Fields of the row spec as a network takes them: one tensor, or a dict of the parts of a nested space."""
-    if "obs" in fields:
-        return torch.from_numpy(fields["obs"])
-    return {name.removeprefix("obs."): torch.from_numpy(rows) for name, rows in fields.items()}

@@ -1,33 +1,24 @@
-"""Replay: lanes sampled many times, as batches of torch tensors."""
+"""Replay: lanes sampled many times, as batches of torch tensors; lessons are some draws each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch.utils.dlpack import from_dlpack
+from torch import Tensor
 
 from freewheel import _core
+from freewheel.contracts import Batch, Draws
 from freewheel.errors import ConfigError
 from freewheel.memory.lanes import Lanes
-from freewheel.spec import Field
+from freewheel.memory.nested import Drawn, mapped, nth, rows_at
+from freewheel.memory.replay_batch import BatchLayout, ReplayBatch
 
-COLUMNS = (
-    ("reward", "float32"),
-    ("discount", "float32"),
-    ("weight", "float32"),
-    ("chance", "float32"),
-    ("steps", "int64"),
-    ("lane", "int64"),
-    ("row", "int64"),
-    ("version", "int64"),
-    ("age", "int64"),
-)
 LEAST_PRIORITY = 1e-6  # a row that was predicted exactly keeps a small chance
-Tensors = torch.Tensor | dict[str, torch.Tensor]
+USED = ("obs", "action", "next_obs", "reward", "discount", "weight")
 
 
 class Replay:
@@ -59,7 +50,7 @@ class Replay:
         self.lanes = lanes
         self.batch_size = batch_size
         self.timeout_s = timeout_s
-        self._layout = Layout(lanes.spec.fields, batch_size, stack, n_step)
+        self._layout = BatchLayout(lanes.spec.fields, batch_size, stack, n_step)
         self._core = _core.Sampler.make(
             lanes.core,
             batch_size,
@@ -77,33 +68,33 @@ class Replay:
         for _ in range(prefetch + 1):
             self._add_buffer()
 
-    def sample(self, beta: float = 0.4) -> Batch:
+    def sample(self, beta: float = 0.4) -> ReplayBatch:
         """The next batch. `beta` is the exponent of the importance weights; uniform batches have weight 1."""
         lease = self._core.take(beta, self.timeout_s, self._layout.num_bytes)
-        while lease is None:  # every buffer is in somebody's hands
+        while lease is None:  # all buffers are in use
             self._add_buffer()
             lease = self._core.take(beta, self.timeout_s, self._layout.num_bytes)
-        return Batch(lease, self._layout)
+        return ReplayBatch(lease, self._layout)
 
     def example(self) -> dict[str, Any]:
         """Zeros in the shapes, dtypes and strides of every batch that this replay gives; needs no rows."""
         return self._layout.tensors(np.zeros(self._layout.num_bytes, np.uint8))
 
-    def views(self, batch: Batch) -> dict[str, Any]:
+    def views(self, batch: ReplayBatch) -> dict[str, Any]:
         """All names of a batch as tensors that were made once for its buffer: always the same dict for the same buffer.
 
         Cheaper than the batch's own, but only good as long as the batch itself is held.
         """
         return self._views[batch._lease.address]
 
-    def update_priorities(self, batch: Batch, priorities: torch.Tensor | np.ndarray[Any, Any]) -> None:
-        """New priorities for a batch's rows; those of rows overwritten meanwhile are ignored and counted."""
+    def update_priorities(self, batch: ReplayBatch, priorities: torch.Tensor | np.ndarray[Any, Any]) -> None:
+        """New priorities for a batch's rows. Rows that were overwritten meanwhile are left out and counted."""
         if isinstance(priorities, torch.Tensor):
             priorities = priorities.detach().cpu().numpy()
         self._core.update(batch._lease, priorities)
 
-    def update_errors(self, batch: Batch, pieces: Sequence[torch.Tensor]) -> None:
-        """Priorities from errors >= 0 in equal pieces, which together are the batch; what is no number counts as 0.
+    def update_errors(self, batch: ReplayBatch, pieces: Sequence[torch.Tensor]) -> None:
+        """Priorities from errors >= 0 in equal pieces, which together are the batch; NaN counts as 0.
 
         The same as joining and cleaning them first, which costs more than all the rest.
         """
@@ -114,7 +105,7 @@ class Replay:
 
     @property
     def prioritized(self) -> bool:
-        """Whether batches are drawn by priority; may be changed at any time."""
+        """Batches are drawn by priority; may be changed at any time."""
         return self._core.prioritized
 
     @prioritized.setter
@@ -145,153 +136,168 @@ class Replay:
         self._core.add_buffer(block, address, self._layout.offsets, self._layout.shares_frames)
 
 
-@dataclass(frozen=True)
-class Array:
-    """One array within a batch's buffer; strides in bytes."""
+class ReplayMemory:
+    """A lesson is `updates_per_call` updates; each draw serves `num_groups` calls of an update that makes `unrolled` of them.
 
-    number: int
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-
-class Layout:
-    """Where everything lies in a batch's buffer: the arrays by name, in the order the core expects them.
-
-    `groups` collects the fields of nested spaces under their first name: obs.pos and obs.bag.0 under obs. With one step and a
-    stack, obs and next_obs are two views of the same stack + 1 frames.
+    `draws(rows, generator)` makes the random inputs of one update.
     """
 
-    def __init__(self, fields: tuple[Field, ...], batch_size: int, stack: int, n_step: int) -> None:
-        self.arrays: dict[str, Array] = {}
-        self.groups: dict[str, list[str]] = {}
-        self.num_bytes = 0
-        seen = (stack,) if stack > 1 else ()
-        self.shares_frames = stack > 1 and n_step == 1
-        for field in fields:
-            if field.is_observation:
-                kept = (stack + 1,) if self.shares_frames else seen
-                self._place(
-                    field.name, (batch_size, *kept, *field.shape), (batch_size, *seen, *field.shape), field.dtype
-                )
-            else:
-                self._place(field.name, (batch_size, *field.shape), (batch_size, *field.shape), field.dtype)
-        for field in fields:
-            name = f"next_{field.name}"
-            if field.is_observation and self.shares_frames:
-                now = self.arrays[field.name]
-                self._add(name, now.offset + field.num_bytes, now.shape, now.strides, now.dtype)
-            elif field.is_observation:
-                self._place(name, (batch_size, *seen, *field.shape), (batch_size, *seen, *field.shape), field.dtype)
-        for name, dtype in COLUMNS:
-            self._place(name, (batch_size,), (batch_size,), dtype)
+    file, is_always_saved = "replay.bin", False
+    has_fixed_size = True  # all batches have the same number of rows
+
+    def __init__(
+        self,
+        replay: Replay,
+        draws: Callable[[int, torch.Generator], dict[str, Tensor]],
+        *,
+        batch_size: int,
+        updates_per_call: int,
+        unrolled: int,
+        seed: int,
+        beta: tuple[float, float],
+        first_action: int = 0,
+        columns: Sequence[str] = (),
+    ) -> None:
+        self.replay, self.batch_size, self.unrolled = replay, batch_size, unrolled
+        self.generator = torch.Generator().manual_seed(seed)
+        self.num_groups = replay.batch_size // (batch_size * unrolled)
+        self.num_samples = updates_per_call * batch_size
+        self.updates_per_call = updates_per_call
+        # Of a draw now and then: rows of its lane since it was written, and the oldest policy that acted in it.
+        self.sample_age, self.oldest_version = 0.0, 0
+        # What looks wrong about the first draw, "" if nothing; None before it.
+        self.warning: str | None = None
+        self._make_draws, self._has_draws = draws, bool(draws(1, torch.Generator()))
+        self._beta, self._first_action = beta, first_action
+        self._used = (*USED, *columns)
+        self._depth = 0
+        self._begin_ahead: Callable[[Drawn], None] | None = None
+        self._waiting: deque[Drawn] = deque()
+        self._given: dict[int, list[Batch]] = {}  # of each of the replay's buffers
+        self._looks = True
 
     @property
-    def offsets(self) -> list[int]:
-        return [array.offset for array in self.arrays.values()]
+    def has_priorities(self) -> bool:
+        return self.replay.prioritized
 
-    def described(self) -> list[tuple[int, str, int, list[int], list[int]]]:
-        return [
-            (a.offset, a.dtype.kind, a.dtype.itemsize, list(a.shape), [n // a.dtype.itemsize for n in a.strides])
-            for a in self.arrays.values()
-        ]
+    def draw_ahead(self, depth: int, begin: Callable[[Drawn], None]) -> None:
+        """From now on so many draws are made before their turn, and something is begun with each."""
+        self._depth, self._begin_ahead = depth, begin
 
-    def tensors(self, buffer: np.ndarray[Any, Any]) -> dict[str, Any]:
-        """Every group's tensor, or dict of tensors, over a buffer's bytes."""
-        made = {
-            name: torch.from_numpy(np.ndarray(a.shape, a.dtype, buffer, a.offset, a.strides))
-            for name, a in self.arrays.items()
-        }
-        return {
-            group: made[group] if group in made else {name.split(".", 1)[1]: made[name] for name in names}
-            for group, names in self.groups.items()
-        }
+    def lesson(self, share_done: float, version: int, bootstraps: Any = None) -> ReplayLesson:
+        first, last = self._beta
+        return ReplayLesson(self, first + share_done * (last - first))
 
-    def _place(self, name: str, kept: tuple[int, ...], seen: tuple[int, ...], dtype: str) -> None:
-        """Room for an array of shape `kept`, of which `seen` is looked at."""
-        item = np.dtype(dtype)
-        strides = [item.itemsize]
-        for size in reversed(kept[1:]):
-            strides.append(strides[-1] * size)
-        self._add(name, self.num_bytes, seen, tuple(reversed(strides)), item)
-        self.num_bytes += (strides[-1] * kept[0] + 63) // 64 * 64
+    def next(self, beta: float) -> Drawn:
+        """What is trained on next."""
+        while len(self._waiting) <= self._depth:
+            batch = self.replay.sample(beta)
+            views = self.replay.views(batch)
+            if self._looks:
+                self._look(views)
+            given = self._given.get(id(views))
+            if given is None:
+                given = self._given[id(views)] = self._given_of(views)
+            drawn = Drawn(given, self._draws(self.generator), batch)
+            if self._begin_ahead is not None:
+                self._begin_ahead(drawn)
+            self._waiting.append(drawn)
+        return self._waiting.popleft()
 
-    def _add(
-        self, name: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> None:
-        self.arrays[name] = Array(len(self.arrays), offset, shape, strides, dtype)
-        self.groups.setdefault(name.split(".")[0], []).append(name)
+    def example(self) -> tuple[Batch, Draws]:
+        batch = self._given_of(self.replay.example())[0]
+        if batch["action"].dtype not in (torch.float32, torch.float64):
+            batch["action"].fill_(self._first_action)
+        return batch, self._draws(torch.Generator())[0]
 
+    def metrics(self) -> dict[str, float]:
+        self._looks = True
+        return {}
 
-class _Made:
-    """An attribute of a batch that is made when it is first asked for and is a plain attribute from then on."""
+    def totals(self) -> dict[str, int]:
+        """Counted by the replay since the process began."""
+        found = self.replay.stats()
+        return {name: found[name] for name in ("redraws", "stale_priorities")}
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def skip(self) -> None:
+        """Any learner may sample any row: there is nothing to leave out."""
 
-    def __get__(self, batch: Batch, owner: type) -> Any:
-        made = batch.__dict__[self.name] = batch._make(self.name)
-        return made
+    def lost_on_resume(self) -> list[str]:
+        return []
 
+    def state(self) -> dict[str, Any]:
+        return {"replay": self.replay.state()}
 
-class Batch:
-    """What a learner trains on. Every name of the rows, and what was put together from them:
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.replay.set_state(state["replay"])
 
-    `obs`, `action`, `next_obs` (a tensor, or a dict of tensors for nested spaces) and the extra columns by name;
-    `reward` the n-step return, `discount` its gamma^m or 0 at termination, `steps` the m; `weight` the importance weights;
-    `lane`, `row` which row it is; `version` the policy that acted; `age` in rows of its lane.
+    def close(self) -> None:
+        self.replay.close()
 
-    Tensors are made when first asked for and share the buffer's memory; it is not used again while one of them lives.
-    """
+    def _look(self, views: dict[str, Any]) -> None:
+        self._looks = False
+        if self.warning is None:
+            self.warning = all_alike(views["obs"])
+        self.sample_age = views["age"].float().mean().item()
+        self.oldest_version = int(views["version"].min())
 
-    def __init__(self, lease: _core.Lease, layout: Layout) -> None:
-        self._lease = lease
-        self._layout = layout
+    def _given_of(self, views: dict[str, Any]) -> list[Batch]:
+        """What each call of the update takes of a draw, stacked if it makes several."""
+        updates, unrolled = self.num_groups * self.unrolled, self.unrolled
+        used = {name: views[name] for name in self._used}
+        each = mapped(used, lambda tensor: tensor.view(updates, -1, *tensor.shape[1:]))
+        if unrolled == 1:
+            return [nth(each, i) for i in range(updates)]
+        return [rows_at(each, i, unrolled) for i in range(0, updates, unrolled)]
 
-    # Found at once; other names only by __getattr__, after a search that fails.
-    obs, action, next_obs = _Made("obs"), _Made("action"), _Made("next_obs")
-    reward, discount, weight = _Made("reward"), _Made("discount"), _Made("weight")
-
-    def array(self, name: str) -> np.ndarray[Any, Any]:
-        """The array of one field or column, over the buffer's memory."""
-        a = self._layout.arrays[name]
-        made: np.ndarray[Any, Any] = np.ndarray(a.shape, a.dtype, self._lease, a.offset, a.strides)  # type: ignore[arg-type]
-        return made
-
-    def __getattr__(self, name: str) -> Any:
-        made = self.__dict__[name] = self._make(name)
-        return made
-
-    def __getitem__(self, name: str) -> Tensors:
-        found: Tensors = getattr(self, name)
+    def _draws(self, generator: torch.Generator) -> list[Draws]:
+        if not self._has_draws:
+            return [{}] * self.num_groups
+        found: list[Draws] = []
+        for _ in range(self.num_groups):
+            each = [self._make_draws(self.batch_size, generator) for _ in range(self.unrolled)]
+            one = each[0] if self.unrolled == 1 else {name: torch.stack([d[name] for d in each]) for name in each[0]}
+            found.append(one)
         return found
 
-    def to(self, device: torch.device | str) -> dict[str, Tensors]:
-        """Everything on another device; from pinned memory the copy does not wait."""
-        return {name: _moved(self[name], device) for name in self._layout.groups}
 
-    def _make(self, name: str) -> Tensors:
-        array = self._layout.arrays.get(name)
-        if array is not None:
-            return from_dlpack(self._lease.tensor(array.number))
-        names = self._layout.groups.get(name)
-        if names is None:
-            raise AttributeError(f"a batch has {', '.join(self._layout.groups)}; not {name!r}.")
-        return {
-            full.split(".", 1)[1]: from_dlpack(self._lease.tensor(self._layout.arrays[full].number)) for full in names
-        }
+class ReplayLesson:
+    """Some draws, with these exponents of the importance weights."""
+
+    rows = ()
+
+    def __init__(self, memory: ReplayMemory, beta: float) -> None:
+        self._memory, self._beta = memory, beta
+        self.num_versions = memory.updates_per_call  # versions of the weights that it makes
+
+    def begin(self, prepared: Sequence[Mapping[str, Any]]) -> None:
+        """Rows are learned from as they are."""
+
+    def batches(self) -> Iterator[Drawn]:
+        memory, updates = self._memory, 0
+        while updates < memory.updates_per_call:
+            yield memory.next(self._beta)
+            updates += memory.num_groups * memory.unrolled
+
+    def learned(self, drawn: Drawn, outcomes: Sequence[Any]) -> None:
+        if self._memory.replay.prioritized:
+            self._memory.replay.update_errors(drawn.source, [outcome.priorities for outcome in outcomes])
+
+
+def all_alike(obs: Tensor | dict[str, Tensor]) -> str:
+    """What a learner should not see: rows that are all alike teach nothing."""
+    tensors = list(obs.values()) if isinstance(obs, dict) else [obs]
+    if not all(len(rows) > 1 and bool((rows == rows[:1]).all()) for rows in tensors):
+        return ""
+    value = "0" if not any(bool(rows.any()) for rows in tensors) else "the same"
+    return (
+        f"all {len(tensors[0])} observations of the first batch are {value}: the agent cannot learn anything from them"
+    )
 
 
 def _is_plain(piece: torch.Tensor) -> bool:
     """Can be read as it lies in memory."""
     return piece.is_cpu and piece.dtype is torch.float32 and piece.is_contiguous()
-
-
-def _moved(value: Tensors, device: torch.device | str) -> Tensors:
-    if isinstance(value, dict):
-        return {key: part.to(device, non_blocking=True) for key, part in value.items()}
-    return value.to(device, non_blocking=True)
 
 
 def _check(batch_size: int, n_step: int, gamma: float, stack: int, pad: str, alpha: float, prefetch: int) -> None:

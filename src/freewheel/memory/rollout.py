@@ -1,34 +1,24 @@
-"""Rollouts: rows of lanes that are learned from once."""
+"""Rollouts: rows of lanes that are learned from in epochs of minibatches, then thrown away."""
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from freewheel.errors import ReplayError
-from freewheel.memory.lanes import Lanes
+from freewheel.contracts import Array, Batch, Draws
+from freewheel.memory.lanes import VALUE, Bootstrap, Bootstraps, Lanes, Reader, Rows, as_tensors, next_place
+from freewheel.memory.nested import Drawn
 
-Array = np.ndarray[Any, Any]
-# Words before a row's fields: {reward, flags}, step, version, priority.
-META_WORDS = 4
-TERMINATED, TRUNCATED = 1, 2
+TERMINATED, TRUNCATED = 1, 2  # bits of a row's flags
 # Episodes may end at any row, and each look for them costs about as much as four rows do to collect (CartPole, 8 lanes).
 LOOKS = 16
-# The column of the states' values, which a policy of rollouts adds to every row.
-VALUE = "value"
-
-
-@dataclass(frozen=True)
-class Bootstrap:
-    """What came back for the newest action of some lanes and is in no row yet: the reward, and the value of the new state."""
-
-    lanes: Array
-    reward: Array
-    value: Array
+NO_DRAWS: list[Draws] = [{}]
 
 
 @dataclass
@@ -37,8 +27,8 @@ class Collected:
 
     Others are final observations, rows that wait for their outcome, and places beyond a lane's newest row. Dicts and
     arrays [N, ...] have the kept rows alone, in the order of `kept`'s True places.
-    `next_value` lacks the values of the final observations of truncated episodes, and with `revalues` those of every row after
-    a cut: `final_at` says where they belong, and `final_obs` has the observations.
+    `next_value` lacks the values of the final observations of truncated episodes, and with `revalues` the values of every row
+    after a cut: `final_at` says where they belong, and `final_obs` has the observations.
     """
 
     kept: Array
@@ -55,44 +45,35 @@ class Collected:
     columns: dict[str, Array]  # that the policy added, such as log_prob
     lag: Array  # [N]: rollouts since the policy that acted
 
+    def batch(self, columns: Mapping[str, Array]) -> dict[str, Any]:
+        """The kept rows as tensors: obs, action and these columns, a number for each row."""
+        made = {"obs": as_tensors(self.obs), "action": torch.from_numpy(self.action)}
+        return made | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
 
-class _Seen(NamedTuple):
-    """Rows of all lanes [lanes, places]: where they lie, what is in them, and what becomes of them; `first` and `used` by lane."""
 
-    first: Array
-    numbers: Array
-    at: Array
-    exists: Array
-    flags: Array
-    step: Array
-    reward: Array
-    value: Array
-    next_value: Array
+class _Choice(NamedTuple):
+    """What becomes of the rows [lanes, places]; `used`, by lane, are handed out."""
+
     kept: Array
     lost: Array
     stale: Array
-    acted_by: Array
     used: Array
-
-
-# From the number of rows that each lane has to the bootstraps that belong to them.
-BootstrapsOf = Callable[[Array], Bootstrap]
 
 
 class Rollout:
     """One learner's view of the lanes: hands out each row once, `num_rows` at a time.
 
-    A rollout is complete when there are so many rows in all, whichever lanes they come from: lanes of a world that gives
-    the ready ones first need not be even, and the slowest holds nobody. A row counts when the outcome of its action is known;
+    A rollout is complete when there are so many rows in all, from whichever lanes: lanes of a world that gives
+    the ready ones first need not be even, and no lane waits for the slowest. A row counts when the outcome of its action is known;
     one whose outcome is still awaited belongs to a later rollout. If the last arrivals are too many, the newest policy's rows, and of
     these the newest of the longest lanes, wait for the next rollout. Where all lanes go in step each gives the same number of rows.
 
     With `by_episodes` a rollout has the rows of all episodes that have ended, once they are so many; rows of the others wait. An episode of
     more than `longest` rows is handed out in parts.
 
-    Rows are read where they lie; what is learned from is gathered once. Rows that cannot be used are counted: `overwritten` before
-    they were read, `stale` because their policy is more than `max_lag` rollouts old, `lost` because their env was
-    replaced before the outcome came. With `revalues` the learner values all observations by its own weights.
+    Rows that cannot be used are counted: `overwritten` before they were read, `stale` because their policy is more than
+    `max_lag` rollouts old, `lost` because their env was replaced before the outcome came. With `revalues` the learner values
+    all observations by its own weights.
     """
 
     def __init__(
@@ -105,126 +86,77 @@ class Rollout:
         revalues: bool = False,
         by_episodes: bool = False,
     ) -> None:
-        self.lanes, self.num_rows, self.max_lag, self.revalues = lanes, num_rows, max_lag, revalues
-        self.by_episodes, self.longest = by_episodes, (lanes.lane_rows - stack) // 2
-        self.available = 0  # rows whose outcome is known, as far as the actor has told
-        self.running = 0  # those of episodes that had not ended when it was last looked, which are not available
+        self.lanes, self.num_rows, self.stack, self.max_lag = lanes, num_rows, stack, max_lag
+        self.revalues, self.by_episodes, self.longest = revalues, by_episodes, (lanes.lane_rows - stack) // 2
+        self.available = 0  # rows whose outcome is known, as far as the actor has shown
+        self.running = 0  # rows of episodes that had not ended at the last look; they are not available
         self.due = num_rows  # with so many available the next rollout may be complete
         self.overwritten = self.stale = self.lost = 0
-        self._stack, self._slots = stack, lanes.lane_rows + 1
-        self._base = np.array([lanes.core.base(lane) for lane in range(lanes.num_lanes)], np.int64)
-        self._first = self._base.copy()  # of each lane, the oldest row that was not handed out
-        memory = mmap.mmap(lanes.segment.core.fd, lanes.segment.num_bytes, access=mmap.ACCESS_READ)
-        self._views = _views(lanes, memory)
+        self._reader = Reader(lanes, stack)
+        self._first = self._reader.base.copy()  # of each lane, the oldest row that was not handed out
         spaces = ("obs", "action")
-        self._columns = [f.name for f in lanes.spec.fields if f.name.split(".")[0] not in spaces and f.name != VALUE]
+        self._added = [f.name for f in lanes.spec.fields if f.name.split(".")[0] not in spaces and f.name != VALUE]
 
-    def take(self, version: int, bootstraps: Bootstrap | BootstrapsOf | None = None) -> Collected | None:
+    def take(self, version: int, bootstraps: Callable[[Array], Bootstrap] | None = None) -> Collected | None:
         """The next rollout, if it is complete. `version` counts the rollouts that were learned from.
 
-        `bootstraps` are given, or looked up for the rows that each lane has.
+        `bootstraps` gives the outcomes of lanes that have so many rows.
         """
-        heads = self._heads()
-        seen = self._look(heads, version, bootstraps(heads) if callable(bootstraps) else bootstraps)
+        heads = self._reader.heads()
+        first = self._reader.readable(self._first, heads)
+        rows = self._reader.rows(first, heads, bootstraps(heads) if bootstraps is not None else None)
+        kept, lost, _, used = choice = self._choose(rows, heads - first, version)
         if self.by_episodes:
-            self.running = self._hold(seen.kept, seen.used, seen.exists & ((seen.flags != 0) | seen.lost))
-        over = int(seen.kept.sum()) - self.num_rows
+            self.running = self._hold(kept, used, rows.exists & ((rows.flags != 0) | lost))
+        over = int(kept.sum()) - self.num_rows
         if over < 0:
-            self.available = over + self.num_rows
-            self.due = self._due()
+            self._stand(over + self.num_rows)
             return None
-        if self.by_episodes:
-            over = 0
-        _leave(seen.kept, seen.used, seen.acted_by, over)
-        made = self._collected(seen, version)
-        self._check_intact(seen.first)
-        self._first = seen.first + seen.used
-        self.available = over
-        self.due = self._due()
+        over = 0 if self.by_episodes else over
+        _leave(kept, used, rows.version, over)
+        made = self._collected(rows, choice, version)
+        self.overwritten += int((first - self._first).sum())
+        self._reader.check_intact(first)
+        self._first = first + used
+        self._stand(over)
         return made
 
-    def _look(self, heads: Array, version: int, bootstrap: Bootstrap | None) -> _Seen:
-        """All rows that were not handed out, and which of them can be learned from."""
-        first = self._oldest(heads)
-        counts = heads - first
-        places = np.arange(max(int(counts.max()), 1))
-        exists = places < counts[:, None]
-        numbers = first[:, None] + places
-        at = self._at(np.arange(self.lanes.num_lanes)[:, None], numbers)
-        flags, step = self._views["flags"][at] * exists, self._views["step"][at]
-        reward, value = _next(self._views["reward"][at]), self._views[VALUE][at]
-        next_value = _next(value)
-        kept = exists & (flags == 0)
-        waits = kept & ~_next(exists)
-        if bootstrap is not None:
-            has_row = counts[bootstrap.lanes] > 0
-            of = (bootstrap.lanes[has_row], counts[bootstrap.lanes[has_row]] - 1)
-            reward[of], next_value[of], waits[of] = bootstrap.reward[has_row], bootstrap.value[has_row], False
-        kept &= ~waits
-        lost = kept & _next(exists) & (_next(step) == 0)
-        acted_by = self._views["version"][at]
+    def _choose(self, rows: Rows, counts: Array, version: int) -> _Choice:
+        """Which rows can be learned from."""
+        kept = rows.exists & (rows.flags == 0) & ~rows.waits
+        lost = kept & next_place(rows.exists) & (next_place(rows.step) == 0)
         # An episode goes by its end, which is handed out as soon as it is there: its beginning may be older.
-        stale = kept & (version - acted_by > self.max_lag) & (not self.by_episodes)
+        stale = kept & (version - rows.version > self.max_lag) & (not self.by_episodes)
         kept &= ~lost & ~stale
-        used = np.where(waits.any(1), counts - 1, counts)
-        return _Seen(
-            first, numbers, at, exists, flags, step, reward, value, next_value, kept, lost, stale, acted_by, used
-        )
+        return _Choice(kept, lost, stale, np.where(rows.waits.any(1), counts - 1, counts))
 
-    def _collected(self, seen: _Seen, version: int) -> Collected:
+    def _collected(self, rows: Rows, choice: _Choice, version: int) -> Collected:
         """The rows that are handed out; those that were left out are counted."""
-        kept, numbers, step, at = seen.kept, seen.numbers, seen.step, seen.at
-        handed = np.arange(kept.shape[1]) < seen.used[:, None]
-        self.lost += int((seen.lost & handed).sum())
-        self.stale += int((seen.stale & handed).sum())
-        self.overwritten += int((seen.first - self._first).sum())
-        next_flags = _next(seen.flags)
+        kept, numbers, step = choice.kept, rows.numbers, rows.step
+        handed = np.arange(kept.shape[1]) < choice.used[:, None]
+        self.lost += int((choice.lost & handed).sum())
+        self.stale += int((choice.stale & handed).sum())
+        next_flags = next_place(rows.flags)
         valued_later = kept & (next_flags == TRUNCATED)
         if self.revalues:
-            valued_later |= kept & ~_next(kept) & _next(seen.exists) & (next_flags == 0)
-        lanes, where = np.nonzero(valued_later)
-        final = (lanes, where)
+            valued_later |= kept & ~next_place(kept) & next_place(rows.exists) & (next_flags == 0)
+        lanes, places = final = np.nonzero(valued_later)
+        columns, at = self._reader.columns, rows.at[kept]
         return Collected(
             kept=kept,
-            reward=seen.reward * kept,
-            value=seen.value * kept,
-            next_value=np.where(kept & ~valued_later, seen.next_value, np.float32(0)),
+            reward=rows.reward * kept,
+            value=rows.value * kept,
+            next_value=np.where(kept & ~valued_later, rows.next_value, np.float32(0)),
             terminated=kept & (next_flags & TERMINATED != 0),
-            goes_on=kept & _next(kept),
+            goes_on=kept & next_place(kept),
             follows=kept & (step > 0),
-            final_at=final,
-            final_obs=self._obs(final[0], numbers[final] + 1, step[final] + 1),
-            obs=self._obs(np.nonzero(kept)[0], numbers[kept], step[kept]),
-            action=self._views["action"][at[kept]],
-            columns={name: self._views[name][at[kept]] for name in self._columns},
-            lag=version - seen.acted_by[kept],
+            final_at=(lanes, places),
+            final_obs=self._reader.obs(lanes, numbers[final] + 1, step[final] + 1),
+            obs=self._reader.obs(np.nonzero(kept)[0], numbers[kept], step[kept]),
+            action=columns["action"][at],
+            columns={name: columns[name][at] for name in self._added},
+            lag=version - rows.version[kept],
         )
-
-    def skip(self) -> None:
-        """Leaves out all rows there are: for a learner that cannot know which of them its predecessor had."""
-        heads = self._heads()
-        self.lost += int((heads - self._oldest(heads)).sum())
-        self._first, self.available, self.running = heads, 0, 0
-        self.due = self._due()
-
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint, beside the lanes' own rows."""
-        counts = {"overwritten": self.overwritten, "stale": self.stale, "lost": self.lost}
-        return {"first": self._first.tolist(), "available": self.available, "due": self.due, **counts}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        self._first = np.array(state["first"], np.int64).reshape(self._base.shape)
-        self.available, self.due = int(state["available"]), int(state.get("due", self.num_rows))
-        self.overwritten, self.stale, self.lost = (int(state[name]) for name in ("overwritten", "stale", "lost"))
-
-    def metrics(self) -> dict[str, float]:
-        """Rows that were left out so far, by reason."""
-        return {"overwritten_rows": self.overwritten, "stale_rows": self.stale, "lost_rows": self.lost}
-
-    def _due(self) -> int:
-        """Episodes that run may end with their next rows, which are then available all at once: looked for some times per rollout."""
-        soonest = max(self.num_rows - self.running, self.available + max(self.num_rows // LOOKS, 1))
-        return min(soonest, self.num_rows) if self.by_episodes else self.num_rows
 
     def _hold(self, kept: Array, used: Array, ends: Array) -> int:
         """Takes the rows of episodes that still run out; how many they are."""
@@ -235,71 +167,29 @@ class Rollout:
         np.minimum(used, ended, out=used)
         return int(holds.sum())
 
-    def _heads(self) -> Array:
-        core = self.lanes.core
-        return np.array([core.head(lane) for lane in range(self.lanes.num_lanes)], np.int64)
+    def _stand(self, available: int) -> None:
+        """Episodes that run may end with their next rows, which are then available all at once: looked for some times per rollout."""
+        self.available, self.due = available, self.num_rows
+        if self.by_episodes:
+            soonest = max(self.num_rows - self.running, available + max(self.num_rows // LOOKS, 1))
+            self.due = min(soonest, self.num_rows)
 
-    def _oldest(self, heads: Array) -> Array:
-        """Where each lane can be read from: what a full ring has overwritten is gone, and a stack needs the rows before its own."""
-        oldest: Array = np.maximum(self._first, heads - (self._slots - self._stack))
-        return oldest
+    def skip(self) -> None:
+        """Leaves out all rows there are: for a learner that cannot know which of them its predecessor had."""
+        heads = self._reader.heads()
+        self.lost += int((heads - self._reader.readable(self._first, heads)).sum())
+        self._first, self.running = heads, 0
+        self._stand(0)
 
-    def _at(self, lanes: Array, numbers: Array) -> Array:
-        """The places of these rows among all rows of the memory."""
-        at: Array = lanes * self._slots + (numbers - self._base[lanes]) % self._slots
-        return at
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint, beside the lanes' own rows."""
+        counts = {"overwritten": self.overwritten, "stale": self.stale, "lost": self.lost}
+        return {"first": self._first.tolist(), "available": self.available, "due": self.due, **counts}
 
-    def _obs(self, lanes: Array, numbers: Array, step: Array) -> dict[str, Array]:
-        """Observations of these rows [n, ...], or [n, stack, ...]: before an episode's first one stands the first itself."""
-        if self._stack > 1:
-            back = np.minimum(np.arange(self._stack - 1, -1, -1), step[:, None].astype(np.int64))
-            lanes, numbers = lanes[:, None], numbers[:, None] - back
-        at = self._at(lanes, numbers)
-        return {f.name: self._views[f.name][at] for f in self.lanes.spec.fields if f.is_observation}
-
-    def _check_intact(self, first: Array) -> None:
-        behind = self._heads() - first
-        if (behind > self._slots - self._stack).any():
-            raise ReplayError(
-                f"lane {int(behind.argmax())} was written over while its rows were read: {int(behind.max())} rows are in "
-                f"flight, and it keeps {self.lanes.lane_rows}. Hold the actors back, or give the lanes more rows."
-            )
-
-
-def lane_rows(rows: int, lanes: int, stack: int) -> int:
-    """Rows that a lane must keep. In step it writes `rows` in a rollout, and at most as many final observations.
-
-    A lane may be four times as fast as the others before rows are overwritten, and counted.
-    """
-    return 2 * min(4 * rows, rows * lanes) + stack + 16
-
-
-def _views(lanes: Lanes, memory: mmap.mmap) -> dict[str, Array]:
-    """Each column as an array over the rows of all lanes, one after the other, where they lie."""
-    stride = 8 * (META_WORDS + lanes.spec.payload_words)
-    count = lanes.num_lanes * (lanes.lane_rows + 1)
-    begin = lanes.core.head_bytes()
-
-    def view(dtype: str, offset: int, shape: tuple[int, ...] = ()) -> Array:
-        item = np.dtype(dtype)
-        inner = np.empty(shape, item).strides
-        made: Array = np.ndarray((count, *shape), item, memory, begin + offset, (stride, *inner))
-        return made
-
-    found = {"reward": view("float32", 0), "flags": view("uint32", 4)}
-    found |= {"step": view("int64", 8), "version": view("int64", 16)}
-    offset = 8 * META_WORDS
-    for field in lanes.spec.fields:
-        found[field.name] = view(field.dtype, offset, field.shape)
-        offset += 8 * field.num_words
-    return found
-
-
-def _next(x: Array) -> Array:
-    """What stands at the next place of each lane; 0 after the last."""
-    made = np.zeros_like(x)
-    made[:, :-1] = x[:, 1:]
-    return made
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._first = np.array(state["first"], np.int64).reshape(self._first.shape)
+        self.available, self.due = int(state["available"]), int(state.get("due", self.num_rows))
+        self.overwritten, self.stale, self.lost = (int(state[name]) for name in ("overwritten", "stale", "lost"))
 
 
 def _leave(kept: Array, used: Array, version: Array, over: int) -> None:
@@ -314,3 +204,147 @@ def _leave(kept: Array, used: Array, version: Array, over: int) -> None:
     left = np.lexsort((lanes, -rank, -version[lanes, places]))[:over]
     kept[lanes[left], places[left]] = False
     np.minimum.at(used, lanes[left], places[left])
+
+
+class RolloutMemory:
+    """A lesson is `epochs` passes over a rollout and the `reuse` newest before it, in `minibatches` of equal size each.
+
+    `columns` names what `Algo.prepare` gives beside obs and action, a number for each row. `finish` is given a minibatch before
+    it is split any further: what looks at all its rows together belongs there. Epochs end early once the policy has moved by
+    `target_kl`, by the `divergence` of the updates' outcomes.
+    """
+
+    file, is_always_saved = "rollout.bin", True
+    has_priorities, warning = False, ""
+    sample_age, oldest_version = 0.0, 0
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        *,
+        epochs: int,
+        minibatches: int,
+        unrolled: int,
+        seed: int,
+        columns: Sequence[str],
+        reuse: int = 0,
+        target_kl: float = 0.0,
+        first_action: Any = 0,
+        finish: Callable[[dict[str, Any]], dict[str, Any]] = lambda minibatch: minibatch,
+    ) -> None:
+        self.rollout, self.epochs, self.unrolled, self.finish = rollout, epochs, unrolled, finish
+        self.generator = torch.Generator().manual_seed(seed)
+        self.target_kl = target_kl
+        self.is_hurried: Callable[[], bool] = lambda: False
+        self.rows_per_minibatch = rollout.num_rows // minibatches
+        self.num_samples = self.num_epochs = 0  # of the newest lesson
+        self._columns, self._first_action = columns, first_action
+        self._kept: deque[Collected] = deque(maxlen=reuse)  # earlier rollouts, the newest last
+        self._lag = self._oldest = 0.0
+        # All minibatches have the same number of rows.
+        self.has_fixed_size = not rollout.by_episodes and not reuse
+
+    def lesson(self, share_done: float, version: int, bootstraps: Bootstraps | None) -> RolloutLesson | None:
+        """The next rollout, if it is complete. `version` is that of the weights as actors know it."""
+        rows = self.rollout.take(version, None if bootstraps is None else bootstraps.of)
+        if rows is None:
+            return None
+        lesson = RolloutLesson(self, [rows, *self._kept])
+        self._kept.append(rows)
+        self._lag, self._oldest = float(rows.lag.mean()), float(rows.lag.max())
+        self.num_samples = self.num_epochs = 0
+        return lesson
+
+    def example(self) -> tuple[Batch, Draws]:
+        spec, rows = self.rollout.lanes.spec, self.rows_per_minibatch * self.unrolled
+        frames = (self.rollout.stack,) if self.rollout.stack > 1 else ()
+        obs = {f.name: np.zeros((rows, *frames, *f.shape), f.dtype) for f in spec.fields if f.is_observation}
+        action = next(field for field in spec.fields if field.name == "action")
+        made: dict[str, Any] = {
+            "obs": as_tensors(obs),
+            "action": torch.from_numpy(np.full((rows, *action.shape), self._first_action, action.dtype)),
+            **{name: torch.zeros(rows) for name in self._columns},
+        }
+        return self.minibatch(made, torch.arange(rows)), {}
+
+    def minibatch(self, batch: Mapping[str, Any], rows: Tensor) -> dict[str, Any]:
+        """These rows as the update takes them: stacked, if it makes several updates a call."""
+        return self.finish(_picked(batch, rows, self.unrolled))
+
+    def metrics(self) -> dict[str, float]:
+        """`*_rows`: those that were left out so far."""
+        own = self.rollout
+        counts = {"overwritten_rows": own.overwritten, "stale_rows": own.stale, "lost_rows": own.lost}
+        return {"epochs": float(self.num_epochs), "policy_lag": self._lag, "lag": self._oldest, **counts}
+
+    def totals(self) -> dict[str, int]:
+        return {}
+
+    def skip(self) -> None:
+        self.rollout.skip()
+
+    def lost_on_resume(self) -> list[str]:
+        """What a checkpoint does not have."""
+        return ["rollouts that were kept to be learned from again are collected again"] if self._kept.maxlen else []
+
+    def state(self) -> dict[str, Any]:
+        return {"rollout": self.rollout.state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.rollout.set_state(state["rollout"])
+
+    def close(self) -> None:
+        """Nothing to do: rows are read where they lie."""
+
+
+class RolloutLesson:
+    """One rollout and those that are learned from again beside it, the newest first."""
+
+    num_versions = 1
+
+    def __init__(self, memory: RolloutMemory, rows: list[Collected]) -> None:
+        self._memory, self.rows = memory, rows
+        self._batch: dict[str, Any] = {}
+        self._moved: list[Tensor] = []
+
+    def begin(self, prepared: Sequence[Mapping[str, Any]]) -> None:
+        self._batch = _joined(prepared) if len(prepared) > 1 else dict(prepared[0])
+
+    def batches(self) -> Iterator[Drawn]:
+        memory, count = self._memory, sum(len(rows.lag) for rows in self.rows)
+        calls = max(round(count / (memory.rows_per_minibatch * memory.unrolled)), 1)
+        for _ in range(memory.epochs):
+            self._moved = []
+            order = torch.randperm(count, generator=memory.generator)
+            for rows in torch.tensor_split(order, calls):
+                yield Drawn([memory.minibatch(self._batch, rows)], NO_DRAWS)
+            memory.num_epochs += 1
+            memory.num_samples += count
+            if memory.is_hurried() or (memory.target_kl and memory.target_kl < torch.cat(self._moved).mean().item()):
+                return
+
+    def learned(self, drawn: Drawn, outcomes: Sequence[Any]) -> None:
+        if self._memory.target_kl:
+            self._moved += [outcome.divergence for outcome in outcomes]
+
+
+def _picked(batch: Mapping[str, Any], rows: Tensor, unrolled: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in batch.items():
+        if isinstance(value, Mapping):
+            found[name] = _picked(value, rows, unrolled)
+        else:
+            part = value.index_select(0, rows)
+            found[name] = part if unrolled == 1 else part.view(unrolled, -1, *part.shape[1:])
+    return found
+
+
+def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """All rows of several batches, one after the other."""
+    first = parts[0]
+    return {
+        name: _joined([part[name] for part in parts])
+        if isinstance(first[name], Mapping)
+        else torch.cat([part[name] for part in parts])
+        for name in first
+    }

@@ -1,4 +1,4 @@
-"""The pace of rollouts: nobody writes over what is still to be learned from, and no row is older than it may be.
+"""The pace of rollouts: no row is overwritten before it was learned from, and no row is older than it may be.
 
 Actors sleep when they have collected all that is allowed; the learner sleeps until a rollout is complete. Both waits are futexes.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from freewheel.memory.counts import ALLOWED, SEEN, Counts
-from freewheel.memory.rollout_memory import RolloutMemory
+from freewheel.memory.rollout import RolloutMemory
 
 
 class RolloutPace:
@@ -62,7 +62,7 @@ class RolloutPace:
         return min(max(self.counts.run_steps - self.num_rows, 0) / all_steps, 1.0)
 
     def begin(self, is_again: bool) -> None:
-        """By the learner, at the start of its life: what is there by now was handed out before, or is skipped."""
+        """By the learner, at the start of its life: the rows there are were handed out before, or are skipped."""
         self._allow(self.seen, self.num_rows)
 
     def learned(self, updates: int, memory: RolloutMemory) -> None:
@@ -87,7 +87,7 @@ class RolloutPace:
             self._allow(steps - memory.rollout.available, memory.rollout.due)
             return []
         self._allow(steps, self.num_rows)
-        return ["rows that were not learned from are collected anew"]
+        return ["rows that were not learned from are collected again"]
 
     def _allow(self, handed: int, due: int) -> None:
         self._handed, self._due_at = handed, handed + due

@@ -10,7 +10,7 @@ from typing import Any
 from freewheel import _core
 from freewheel.errors import ConfigError, ReplayError
 
-# The kernel, other processes and our own heaps need air: a machine filled to the last byte kills somebody.
+# The kernel, other processes and our own heaps need some memory: on a machine without any left the kernel kills a process.
 RESERVE_SHARE = 0.05
 
 
@@ -56,7 +56,7 @@ def _attach(duplicate: Any) -> Segment:
 
 
 def allowed_bytes(root: Path = Path("/")) -> tuple[int, str]:
-    """Bytes that may still be taken, and who sets that limit: the machine or a control group above this process."""
+    """Bytes that may still be taken, and what sets that limit: the machine or a control group above this process."""
     limits = [(_machine_bytes(root), "this machine")]
     limits += [(left, "this container") for left in _group_bytes(root)]
     left, source = min(limits)
@@ -105,7 +105,7 @@ def _left_in(group: Path, limit: str, used: str) -> int | None:
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return None
-    # The page cache counts as used, but the kernel gives it back before it refuses anybody.
+    # The page cache counts as used, but the kernel gives it back before it refuses memory.
     reclaimable = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
     return int(most) - taken + reclaimable
 

@@ -14,8 +14,7 @@ from freewheel.machine.device import prepare
 from freewheel.nets.flat import Flat
 from freewheel.report.ledger import Page
 from freewheel.run.plan import Plan, PolicyPlan
-from freewheel.weights.fetcher import Fetcher
-from freewheel.weights.publisher import Publisher
+from freewheel.weights.board import Fetcher, Publisher
 from freewheel.worlds.world import World
 
 

@@ -9,7 +9,6 @@ import torch
 
 from freewheel.algos.make import seed_of
 from freewheel.errors import ConfigError
-from freewheel.learners.graph import seen_ahead
 from freewheel.learners.target_process import TargetValues
 from freewheel.machine import precision
 from freewheel.machine.cores import num_cores
@@ -137,7 +136,7 @@ def _share_work(plan: Plan, policy: PolicyPlan, is_apart: bool) -> None:
         has_core = cores > policy.form.threads and not is_apart
         if policy.config.local.target_process and config.compile != "off" and learner.update.has_lookahead and has_core:
             example = learner.memory.example()
-            seen, found = seen_ahead(*example), learner.update.lookahead(*example)
+            seen, found = learner.update.seen_ahead(*example), learner.update.lookahead(*example)
             policy.targets = TargetValues(learner.update.state.target, seen, found, learner.memory.num_groups)
     finally:
         learner.close()

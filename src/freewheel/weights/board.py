@@ -1,12 +1,17 @@
-"""The board: versioned weights from one learner to any number of actors."""
+"""The board: versioned weights from one learner, the publisher, to any number of actors, which fetch them."""
 
 from __future__ import annotations
+
+import time
 
 import torch
 
 from freewheel import _core
-from freewheel.errors import ConfigError, ReplayError
+from freewheel.errors import ConfigError, ReplayError, RoleLost
 from freewheel.memory.segment import Segment
+
+# Tries to copy the newest version. The learner would have to publish into all slots during each copy to make them all fail.
+FETCHES = 1000
 
 
 class Board:
@@ -65,3 +70,52 @@ class Board:
                 f" on {flat.device}{'' if flat.is_contiguous() else ', not contiguous'}."
             )
         return flat.data_ptr()
+
+
+class Publisher:
+    """The learner's side: publishes after so many updates, or so many seconds after the last time."""
+
+    def __init__(self, board: Board, every_updates: int, every_s: float) -> None:
+        self.board, self.num_published = board, 0
+        self._every_updates, self._every_s = every_updates, every_s
+        self._due_s, self._published_at = 0.0, -1
+
+    @property
+    def version(self) -> int:
+        return self.board.version
+
+    def is_due(self, updates: int) -> bool:
+        return updates - self._published_at >= self._every_updates or time.monotonic() >= self._due_s
+
+    def publish(self, weights: torch.Tensor, updates: int) -> None:
+        self.board.publish(weights)
+        self.num_published += 1
+        self._published_at, self._due_s = updates, time.monotonic() + self._every_s
+
+
+class Fetcher:
+    """The actor's side: copies the newest weights into the vector that its network uses. `version` is theirs; 0 before the first."""
+
+    def __init__(self, board: Board, vector: torch.Tensor) -> None:
+        self.board, self.vector = board, vector
+        self.version = self.num_fetched = 0
+
+    @property
+    def lag(self) -> int:
+        """Versions that it is behind."""
+        return self.board.version - self.version
+
+    def fetch(self) -> bool:
+        """Whether there were newer weights. Again when the learner overtook the copy: the vector then holds no version."""
+        if self.board.version == self.version:
+            return False
+        for _ in range(FETCHES):
+            found = self.board.fetch(self.vector)
+            if found is not None:
+                self.version = found
+                self.num_fetched += 1
+                return True
+        raise RoleLost(
+            f"an actor was overtaken {FETCHES} times by new weights while it copied them. Publish less often "
+            "(local.publish_every_updates, local.publish_every_s)."
+        )
