@@ -74,6 +74,7 @@ def test_the_table_is_the_one_that_was_asked_for() -> None:
         "Acrobot-v1/ppo": ("ppo", 1_000_000, -73.5, -100.0),
         "LunarLander-v3/ppo": ("ppo", 1_000_000, 242.1, 200.0),
         "Pendulum-v1/ppo": ("ppo", 300_000, -172.2, -250.0),
+        "Pendulum-v1/sac": ("sac", 20_000, -157.0, -170.0),
         "MountainCar-v0/ppo": ("ppo", 500_000, -200.0, -200.0),
     }
 

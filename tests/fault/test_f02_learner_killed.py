@@ -144,7 +144,7 @@ def test_f02_a_learner_with_workers_is_killed_and_goes_on_with_them(nursery: Nur
     run = hit_team(nursery, tmp_path, ("learner", signal.SIGKILL, 2 * TIMES), ("worker", signal.SIGKILL, TIMES))
     assert run.facts["lives"]["actor-0"] == 0, run.err
     assert run.facts["lives"]["learner"] == 2 * TIMES, run.err
-    assert len(re.findall(r"worker-1 \(pid \d+\) ended", run.err)) == TIMES, run.err
+    assert len(re.findall(r"worker-1 \(pid \d+\) died", run.err)) == TIMES, run.err
 
 
 @pytest.mark.timeout(300)

@@ -47,7 +47,7 @@ def test_f06_roles_that_stop_at_named_points_are_replaced(nursery: Nursery, tmp_
     assert facts["trouble"] == [], run.err
     assert facts["lives"]["actor-0"] + facts["lives"]["actor-1"] >= len(actor), run.err
     assert facts["lives"]["learner"] >= len(learner), run.err
-    assert run.err.count("somebody sent it SIGSTOP") >= len(actor + learner), run.err
+    assert run.err.count("the process is stopped by SIGSTOP") >= len(actor + learner), run.err
     assert sum(map(len, facts["rows"].values())) == facts["committed"]
     assert run.checkpoint() is not None
 
@@ -79,9 +79,10 @@ def check(nursery: Nursery, folder: Path, seed: int) -> None:
     # On a machine that is busy with others a role may seem to stall that was not stopped.
     assert run.err.count("and is replaced. Its stack:") >= STALLS + 1, where + run.err
     # One that was stopped before its first instruction of ours cannot be asked for its stack.
-    assert run.err.count("somebody sent it SIGSTOP") + run.err.count("(it has not begun)") >= STALLS + 1, (
-        where + run.err
-    )
+    assert (
+        run.err.count("the process is stopped by SIGSTOP") + run.err.count("(the process has not started)")
+        >= STALLS + 1
+    ), where + run.err
     # Whoever wakes up too late is refused, and nothing of it is in the lanes.
     assert "was given to another writer" in facts["forged"], facts["forged"]
     assert sum(map(len, facts["rows"].values())) == facts["committed"], where

@@ -38,6 +38,9 @@ FROZEN = {
 # Names as they stand in the source; {} is a part that is filled in.
 WRITTEN = {"act", "eval", "explore", "learner", "net", "noise", "probe", "replay", "world", "world.{}"}
 WRITTEN |= {"{}.{}"}  # a policy's own, where there are several
+WRITTEN |= {
+    "{}.{}.{}"
+}  # an actor's own in the local runtime: of its life, and of the step at which the run was resumed
 MAKERS = ("seed_of", "stream_seed", "seed", "_seed", "_stream")
 SEQUENTIAL = {
     "dqn": {"world", "net", "replay", "noise", "explore", "learner"},

@@ -219,7 +219,7 @@ def test_what_workers_cannot_do_is_refused() -> None:
             WorkersMemory(count, make(), rows(0), {})
     update, shared = made(2)
     SharedGradients(update, shared)
-    with pytest.raises(ConfigError, match="learner.workers=1 alone"):
+    with pytest.raises(ConfigError, match="compiled updates need learner.workers=1"):
         update.compile(rows(0), {})
 
 

@@ -127,7 +127,7 @@ def test_a_worker_whose_memory_runs_out_says_so(monkeypatch: pytest.MonkeyPatch)
     with at_work(shared, [other], notes):
         check_equal(make(), SharedGradients(leader, shared), 16, num_updates=2)
     assert len(notes) == 1
-    assert "in 2 parts from now on" in notes[0]
+    assert "is split into 2 parts from now on" in notes[0]
 
 
 def test_a_batch_for_workers_stays_on_the_host_and_each_share_goes_to_its_device() -> None:

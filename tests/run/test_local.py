@@ -95,7 +95,7 @@ def test_a_slack_has_no_effect_on_free_actors(tmp_path: Path) -> None:
 
 
 def test_a_target_process_of_eager_updates_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"local\.target_process.*no effect: learner\.compile=off"):
+    with pytest.raises(ConfigError, match=r"local\.target_process.*no effect: it needs compiled updates"):
         train(tmp_path, **{"learner.compile": "off", "local.target_process": False})
 
 
@@ -126,7 +126,7 @@ def test_with_pin_on_the_learner_and_the_others_keep_to_cores_of_their_own(
 def test_more_workers_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtimes, "pick_device", lambda asked, setting="": torch.device("mps"))
     monkeypatch.setattr(runtimes.update_trial, "choose", lambda *_: Choice(Form()))
-    with pytest.raises(ConfigError, match=r"learner\.workers=2 share updates on .* and learner\.device=mps"):
+    with pytest.raises(ConfigError, match=r"learner\.workers=2 needs the CPU or CUDA devices, but learner\.device=mps"):
         plan(**{"learner.workers": 2})
 
 

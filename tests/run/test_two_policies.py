@@ -173,7 +173,7 @@ def test_the_commands_take_such_a_run(runtime: str, tmp_path: Path, capsys: pyte
     shown = capsys.readouterr().out
     assert "red" in shown
     assert "blue" in shown
-    with pytest.raises(ConfigError, match="has the policies red, blue, which act in one world together"):
+    with pytest.raises(ConfigError, match="has several policies \\(red, blue\\), which act in one world"):
         cli_play.main([str(run.folder), "--quiet"])
     cli_runs.main(["--root", str(tmp_path), "--json"])
     (line,) = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]

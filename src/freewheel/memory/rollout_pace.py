@@ -28,7 +28,6 @@ class RolloutPace:
         self._ahead = (max_lag + 1) * num_rows - (num_lanes if max_lag else 0)
         self._rows_per_update = rows_per_update
         self._seen, self._allowed = counts.parts[SEEN], counts.parts[ALLOWED]
-        self.show = self._seen.add
         self._due_at = num_rows  # outcomes with which the next rollout may be complete
         self._from_step = self._from_updates = self._seen_before = self._handed = 0
 
@@ -39,6 +38,9 @@ class RolloutPace:
     @property
     def allowed(self) -> int:
         return self._allowed.value
+
+    def show(self, n: int) -> None:
+        self._seen.add(n)
 
     def may_answer(self, pending: int) -> bool:
         return self._seen.value + pending < self._allowed.value

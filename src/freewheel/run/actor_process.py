@@ -78,7 +78,7 @@ class ActorProcess:
     def _act_for(self, policy: PolicyPlan) -> Acting:
         """A policy on this actor's device, in its precision."""
         lanes = policy.own_lanes(self.copies)
-        acting = Acting(policy, partial(self._seed, policy.name), lanes)
+        acting = Acting(policy, partial(self._seed, policy=policy.name), lanes)
         device, local = policy.placing.actors[self.index], policy.config.local
         if device != "cpu":
             prepare(device)
@@ -103,7 +103,7 @@ class ActorProcess:
             plan.env,
             replace(config.world, lanes=len(self.copies)),
             # New seeds each time: a restarted actor must not repeat its first episodes.
-            self._seed("", f"world.{self._worlds}"),
+            self._seed(f"world.{self._worlds}"),
             first_lane=self.copies.start,
             step_timeout_s=POOL_SHARE * config.local.step_timeout_s,
             restarts=config.local.restarts,
@@ -182,6 +182,6 @@ class ActorProcess:
         first = self.plan.policies[group].own_lanes(self.copies).start
         return [group, episode.lane + first, *astuple(episode)[1:]]
 
-    def _seed(self, policy: str, stream: str) -> int:
+    def _seed(self, stream: str, policy: str = "") -> int:
         """The same for all actors: what a lane draws does not depend on its actor. A restarted or resumed actor draws other numbers."""
         return stream_seed(self.plan.config, policy, f"{stream}.{self.life}.{self.plan.resumed_at}")
