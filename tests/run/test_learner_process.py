@@ -85,3 +85,19 @@ def test_a_hurried_end_saves_the_weights_before_the_replay(monkeypatch: pytest.M
         monkeypatch.setattr(process, "_save_now", lambda files=None: saved.append(list(files or {})))
         process.run()
     assert saved == [[], ["replay.bin"]]
+
+
+@pytest.mark.parametrize(("collect", "decides"), [("rows", True), ("episodes", False)])
+def test_rollouts_of_varying_length_are_never_compiled(collect: str, decides: bool) -> None:
+    """The supervisor decides by the time of an update: it is told none where batches vary in size."""
+    plan = planned("ppo", **{"rollout.collect": collect})
+    ours, theirs = pair()
+    with ours, theirs:
+        supervisor = Channel(ours)
+        process = LearnerProcess(plan, plan.policies[0], 0, Channel(theirs))
+        process.learner.update_s = 0.5
+        process._report()
+        told = [message["update_s"] for message in supervisor.receive() if "update_s" in message]
+        process.learner.close()
+        process.saver.close()
+    assert told == [0.5 if decides else 0.0]
