@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -57,3 +58,24 @@ def test_sigterm_after_ctrl_c_changes_nothing(clock: Clock) -> None:
         clock.now += 5
         handler()(signal.SIGTERM, None)
         assert seen.received == signal.SIGINT
+
+
+def test_an_interrupt_that_python_dropped_is_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a finalizer: Python tells of the exception and goes on."""
+
+    class Dropped:
+        def __del__(self) -> None:
+            with contextlib.suppress(KeyboardInterrupt):
+                handler()(signal.SIGINT, None)
+
+    monkeypatch.setattr(stopping, "_interrupts", [])
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        stopping.remember_interrupts()
+        Dropped()
+        with pytest.raises(KeyboardInterrupt), signals_stop(lambda: None):
+            raise AssertionError("the run began")
+        with pytest.raises(KeyboardInterrupt):
+            handler()(signal.SIGINT, None)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from freewheel.errors import ConfigError, EnvError, FreewheelError
-from freewheel.machine.signals import ends_at_once
+from freewheel.machine.signals import ends_at_once, remember_interrupts
 
 # Each command is a module of this package with a main(args); it is imported only when it is called.
 COMMANDS = {
@@ -29,6 +29,8 @@ USER_MUST_ACT, FAILED, INTERRUPTED = 2, 1, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:  # a command of its own, not a call from another program
+        remember_interrupts()
     if not words:
         print(usage(), file=sys.stderr)
         return USER_MUST_ACT

@@ -37,6 +37,20 @@ def ends_at_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+_interrupts: list[int] = []  # signals that `remember_interrupts` saw
+
+
+def remember_interrupts() -> None:
+    """Ctrl-C raises KeyboardInterrupt as ever. Where Python drops that, in a finalizer or a callback from C, `signals_stop` raises it again."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        _interrupts.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
+
+
 @contextmanager
 def signals_stop(stop: Callable[[], None]) -> Iterator[Signals]:
     """Calls `stop` at the first signal, which interrupts nothing. Has no effect outside the main thread."""
@@ -45,6 +59,8 @@ def signals_stop(stop: Callable[[], None]) -> Iterator[Signals]:
         yield seen
         return
 
+    if _interrupts:
+        raise KeyboardInterrupt
     first_s = 0.0
 
     def handler(number: int, frame: FrameType | None) -> None:
