@@ -227,15 +227,9 @@ def _play(agents: Sequence[Agent], args: EvalArgs) -> list[list[Episode]]:
     from freewheel.report.progress import Progress
 
     first = agents[0]
-    played: list[list[Episode]] = [[] for _ in agents]
     trained = [replace(agent.policy.trained, config=agent.config) for agent in agents]
     with Progress(args.episodes * len(agents), f"eval {first.env}", args.quiet, unit="episodes") as progress:
-
-        def show(episode: Episode, group: int) -> None:
-            played[group].append(episode)
-            progress.update(sum(map(len, played)), float(np.mean([each.ret for each in played[group]])))
-
-        evaluate(trained, first.config, first.env, args.episodes, args.seed, show)
+        played = evaluate(trained, first.config, first.env, args.episodes, args.seed, progress)
         progress.close(sum(map(len, played)))
     return played
 
