@@ -131,15 +131,9 @@ def load_agent(args: RunArgs) -> Agent:
 def load_agents(args: RunArgs) -> list[Agent]:
     """The agents of a run's policies, in the order of the world's groups."""
     limit_threads(1)  # before torch is imported
-    from freewheel.store.checkpoint import load
-    from freewheel.store.folder import open_run
     from freewheel.store.load import policy_names
 
-    if (Path(args.run) / "manifest.json").is_file():
-        names = list(load(Path(args.run), with_files=False).state.get("policies") or [""])
-    else:
-        names = policy_names(open_run(args.run, args.root))
-    return [_load_agent(args, name) for name in names]
+    return [_load_agent(args, name) for name in policy_names(args.run, args.root)]
 
 
 def _load_agent(args: RunArgs, name: str) -> Agent:
