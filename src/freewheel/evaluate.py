@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from freewheel.config import Config
 from freewheel.contracts import Columns
 from freewheel.errors import ConfigError, EnvError
 from freewheel.report.episodes import Episode, Episodes
+from freewheel.report.progress import Progress
 from freewheel.spec import RowSpec
 from freewheel.store.load import Trained
 from freewheel.worlds.make import make_world
@@ -29,7 +31,8 @@ def evaluate(
     env: Any,
     episodes: int,
     seed: int | None = None,
-    on_episode: Callable[[Episode, int], None] = lambda episode, group: None,
+    progress: Progress | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> list[list[Episode]]:
     """Plays `episodes` episodes in each group of the world; greedy unless a policy has eval_sampled.
 
@@ -41,7 +44,12 @@ def evaluate(
     world = make_world(env, dataclasses.replace(config.world, lanes=lanes), seed)
     try:
         players = [_Player(*each, config, episodes, seed) for each in zip(trained, world.groups, strict=True)]
-        _play(world, players, on_episode)
+        while any(player.left.any() for player in players) and not is_stopped():
+            for ready in world.recv():
+                player = players[ready.group]
+                if player.receive(ready) and progress is not None:
+                    progress.update(sum(len(each.finished) for each in players), mean_return(player.finished))
+                _act(world, player, ready)
         return [player.finished for player in players]
     finally:
         world.close()
@@ -64,16 +72,15 @@ class _Player:
         self.left = np.full(group.num_lanes, episodes // group.num_lanes)
         self.left[: episodes % group.num_lanes] += 1
 
-    def receive(self, ready: Ready) -> list[Episode]:
-        """The episodes that ended and count."""
+    def receive(self, ready: Ready) -> bool:
+        """Whether episodes have ended that count."""
         self.steps += len(ready.lanes)
-        found = []
+        before = len(self.finished)
         for episode in self.count.add(ready.lanes, ready.reward, ready.first, ready.ended, self.steps):
             if self.left[episode.lane] > 0:
                 self.left[episode.lane] -= 1
-                found.append(episode)
-        self.finished += found
-        return found
+                self.finished.append(episode)
+        return len(self.finished) > before
 
     def actions(self, ready: Ready) -> Columns:
         seen = ready.obs if self._history is None else self._history.push(ready.lanes, ready.obs, ready.first)
@@ -86,16 +93,15 @@ class _Player:
         return self.policy.greedy(seen)
 
 
-def _play(world: World, players: Sequence[_Player], on_episode: Callable[[Episode, int], None]) -> None:
-    while any(player.left.any() for player in players):
-        for ready in world.recv():
-            player = players[ready.group]
-            for episode in player.receive(ready):
-                on_episode(episode, ready.group)
-            if not len(ready.lanes):
-                continue
-            actions = player.actions(ready)
-            wanted = (player.left[ready.lanes] > 0) | (not world.may_rest)
-            if wanted.any():
-                chosen = {name: column[wanted] for name, column in actions.items()}
-                world.send(ready.group, ready.lanes[wanted], chosen)
+def _act(world: World, player: _Player, ready: Ready) -> None:
+    if not len(ready.lanes):
+        return
+    actions = player.actions(ready)
+    wanted = (player.left[ready.lanes] > 0) | (not world.may_rest)
+    if wanted.any():
+        chosen = {name: column[wanted] for name, column in actions.items()}
+        world.send(ready.group, ready.lanes[wanted], chosen)
+
+
+def mean_return(episodes: Sequence[Episode]) -> float:
+    return math.fsum(episode.ret for episode in episodes) / len(episodes)

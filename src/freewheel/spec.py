@@ -73,6 +73,12 @@ def _parts(space: Space) -> list[tuple[Any, Space]] | None:
     return list(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else None
 
 
+def leaves(name: str, space: Space) -> list[tuple[str, Space]]:
+    """The spaces that are not nested, by field name, in the order of `flatten`."""
+    parts = _parts(space)
+    return [(name, space)] if parts is None else [leaf for key, sub in parts for leaf in leaves(f"{name}.{key}", sub)]
+
+
 def flatten(name: str, space: Space, value: Any) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of a (batched) value of a nested space, by field name."""
     parts = _parts(space)
@@ -98,13 +104,15 @@ def as_observation(fields: Mapping[str, Any]) -> Any:
 
 def fields_of(name: str, space: Space, *, is_observation: bool = False) -> list[Field]:
     """The fields of a nested space, in the order of `flatten`."""
-    parts = _parts(space)
-    if parts is None:
-        dtype, shape = _dtype(name, space), tuple(int(n) for n in space.shape or ())
+    found = []
+    for full_name, leaf in leaves(name, space):
+        dtype, shape = _dtype(full_name, leaf), tuple(int(n) for n in leaf.shape or ())
         if 0 in shape:
-            raise ConfigError(f"space {name} has shape {shape}, which holds no number. Remove it from the env's space.")
-        return [Field(name, str(dtype), shape, is_observation)]
-    return [field for key, sub in parts for field in fields_of(f"{name}.{key}", sub, is_observation=is_observation)]
+            raise ConfigError(
+                f"space {full_name} has shape {shape}, which holds no number. Remove it from the env's space."
+            )
+        found.append(Field(full_name, str(dtype), shape, is_observation))
+    return found
 
 
 def _dtype(name: str, space: Space) -> np.dtype[Any]:

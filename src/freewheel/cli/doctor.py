@@ -160,7 +160,7 @@ def _record(env: str, facts: Sequence[Fact], layout: Layout) -> dict[str, Any]:
         "works": not _count(facts, "problem"),
         "problems": _count(facts, "problem"),
         "warnings": _count(facts, "warning"),
-        "facts": [fact.record() for fact in facts],
+        "facts": [vars(fact) for fact in facts],
         "world": _value(facts, "world"),
         "layout": dataclasses.asdict(layout),
     }

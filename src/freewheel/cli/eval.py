@@ -131,15 +131,9 @@ def load_agent(args: RunArgs) -> Agent:
 def load_agents(args: RunArgs) -> list[Agent]:
     """The agents of a run's policies, in the order of the world's groups."""
     limit_threads(1)  # before torch is imported
-    from freewheel.store.checkpoint import load
-    from freewheel.store.folder import open_run
     from freewheel.store.load import policy_names
 
-    if (Path(args.run) / "manifest.json").is_file():
-        names = list(load(Path(args.run), with_files=False).state.get("policies") or [""])
-    else:
-        names = policy_names(open_run(args.run, args.root))
-    return [_load_agent(args, name) for name in names]
+    return [_load_agent(args, name) for name in policy_names(args.run, args.root)]
 
 
 def _load_agent(args: RunArgs, name: str) -> Agent:
@@ -227,15 +221,9 @@ def _play(agents: Sequence[Agent], args: EvalArgs) -> list[list[Episode]]:
     from freewheel.report.progress import Progress
 
     first = agents[0]
-    played: list[list[Episode]] = [[] for _ in agents]
     trained = [replace(agent.policy.trained, config=agent.config) for agent in agents]
     with Progress(args.episodes * len(agents), f"eval {first.env}", args.quiet, unit="episodes") as progress:
-
-        def show(episode: Episode, group: int) -> None:
-            played[group].append(episode)
-            progress.update(sum(map(len, played)), float(np.mean([each.ret for each in played[group]])))
-
-        evaluate(trained, first.config, first.env, args.episodes, args.seed, show)
+        played = evaluate(trained, first.config, first.env, args.episodes, args.seed, progress)
         progress.close(sum(map(len, played)))
     return played
 

@@ -33,29 +33,25 @@ class Costs:
     waits: bool
 
 
-class _Meter:
-    """Measures from its creation on: time, CPU time, and how often the process gave up its core or lost it."""
+def _usage() -> Any:
+    """Time, CPU time, and how often the process gave up its core or lost it."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return np.array([time.perf_counter(), time.process_time(), usage.ru_nvcsw, usage.ru_nivcsw])
 
-    def __init__(self) -> None:
-        self._start = self._now()
 
-    def costs(self, steps_us: list[float], resets_us: list[float]) -> Costs:
-        wall_s, cpu_s, gave, lost = self._now() - self._start
-        share = cpu_s / max(wall_s, 1e-9)
-        return Costs(
-            len(steps_us),
-            float(np.median(steps_us)),
-            float(np.mean(steps_us)),
-            float(np.percentile(steps_us, 95)),
-            float(np.median(resets_us)) if resets_us else None,
-            float(share),
-            bool(share < WAITING_SHARE and gave > lost),
-        )
-
-    @staticmethod
-    def _now() -> Any:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        return np.array([time.perf_counter(), time.process_time(), usage.ru_nvcsw, usage.ru_nivcsw])
+def _costs(steps_us: list[float], resets_us: list[float], before: Any) -> Costs:
+    """`before` is the usage at the first step."""
+    wall_s, cpu_s, gave, lost = _usage() - before
+    share = cpu_s / max(wall_s, 1e-9)
+    return Costs(
+        len(steps_us),
+        float(np.median(steps_us)),
+        float(np.mean(steps_us)),
+        float(np.percentile(steps_us, 95)),
+        float(np.median(resets_us)) if resets_us else None,
+        float(share),
+        bool(share < WAITING_SHARE and gave > lost),
+    )
 
 
 def costs_of_env(env: Any, budget_s: float, go_on: Callable[[], None], by_mask: bool = False) -> Costs:
@@ -66,7 +62,7 @@ def costs_of_env(env: Any, budget_s: float, go_on: Callable[[], None], by_mask: 
     resets: list[float] = []
     legal = legal_for(env.observation_space, env.action_space, by_mask)
     observed, _ = env.reset(seed=0)
-    meter = _Meter()
+    before = _usage()
     for i in paced(budget_s, go_on):
         action = actions[i % NUM_ACTIONS] if legal is None else legal.one(actions[i % NUM_ACTIONS], observed)
         began = clock()
@@ -76,19 +72,19 @@ def costs_of_env(env: Any, budget_s: float, go_on: Callable[[], None], by_mask: 
         if terminated or truncated:
             observed, _ = env.reset(seed=len(resets) + 1)
             resets.append((clock() - ended) / 1e3)
-    return meter.costs(steps, resets)
+    return _costs(steps, resets, before)
 
 
 def costs_of_world(driver: Driver, budget_s: float, go_on: Callable[[], None]) -> Costs:
     """Costs of a vector env: the time of each call divided by its lanes, including our checks and the resets."""
     clock = time.perf_counter_ns
     steps: list[float] = []
-    meter = _Meter()
+    before = _usage()
     for _ in paced(budget_s, go_on):
         began = clock()
         driver.step()
         steps.append((clock() - began) / 1e3 / driver.group.num_lanes)
-    return meter.costs(steps, [])
+    return _costs(steps, [], before)
 
 
 class Driver:

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from freewheel.doctor.env_costs import legal_for, samples_of
 from freewheel.doctor.facts import ENV, Fact
-from freewheel.spec import RowSpec, Space
+from freewheel.spec import RowSpec, Space, flatten, leaves
 from freewheel.worlds.world import Group
 
 BY_NAME = "each process makes the env by its name"
@@ -24,21 +24,10 @@ def space_facts(group: Group) -> Iterator[Fact]:
     fields = [field for field in RowSpec.of(group.obs_space, group.action_space).fields if field.is_observation]
     size = sum(field.num_bytes for field in fields)
     shown = f"{_outline(group.obs_space)}, {size:,} bytes"
-    wasteful = [name for name, space in _leaves("obs", group.obs_space) if _is_float_image(space)]
+    wasteful = [name for name, space in leaves("obs", group.obs_space) if _is_float_image(space)]
     cure = f"{', '.join(wasteful)} holds pixels as floats: return uint8, which needs a quarter of the memory or less."
     yield Fact(ENV, "observations", shown, size).flagged(bool(wasteful), cure)
     yield Fact(ENV, "actions", _outline(group.action_space), str(group.action_space))
-
-
-def _leaves(name: str, space: Space) -> Iterator[tuple[str, Space]]:
-    if isinstance(space, spaces.Dict):
-        for key, sub in space.spaces.items():
-            yield from _leaves(f"{name}.{key}", sub)
-    elif isinstance(space, spaces.Tuple):
-        for i, sub in enumerate(space.spaces):
-            yield from _leaves(f"{name}.{i}", sub)
-    else:
-        yield name, space
 
 
 def _is_float_image(space: Space) -> bool:
@@ -78,19 +67,15 @@ def repeats_fact(env: Any, by_mask: bool) -> Fact:
 def _episode(env: Any, by_mask: bool) -> list[bytes]:
     legal = legal_for(env.observation_space, env.action_space, by_mask)
     observed, _ = env.reset(seed=1)
-    seen = [_bytes(observed)]
+    seen = [_bytes(env, observed)]
     for action in samples_of(env.action_space)[:REPEAT_STEPS]:
         taken = action if legal is None else legal.one(action, observed)
         observed, reward, terminated, truncated, _ = env.step(taken)
-        seen.append(_bytes(observed) + repr(float(reward)).encode())
+        seen.append(_bytes(env, observed) + repr(float(reward)).encode())
         if terminated or truncated:
             break
     return seen
 
 
-def _bytes(observed: Any) -> bytes:
-    if isinstance(observed, dict):
-        return b"".join(_bytes(observed[key]) for key in sorted(observed))
-    if isinstance(observed, tuple):
-        return b"".join(map(_bytes, observed))
-    return np.asarray(observed).tobytes()
+def _bytes(env: Any, observed: Any) -> bytes:
+    return b"".join(column.tobytes() for column in flatten("obs", env.observation_space, observed).values())

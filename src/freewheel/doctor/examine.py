@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,9 +72,9 @@ def examine(config: Config, tell: Tell) -> None:
 
     try:
         for fact in _facts(config, stage, tell):
-            tell({"fact": fact.record()})
+            tell({"fact": vars(fact)})
     except (Exception, SystemExit) as error:
-        tell({"fact": _failure(config.env, current, error).record()})
+        tell({"fact": vars(_failure(config.env, current, error))})
 
 
 def _facts(config: Config, stage: Stage, tell: Tell) -> Iterator[Fact]:
@@ -102,7 +103,7 @@ def _facts(config: Config, stage: Stage, tell: Tell) -> Iterator[Fact]:
     stage("resetting it")
     driver = Driver(world, by_mask=algo.uses_mask)
     stage("stepping it")
-    yield _contract(driver, lambda: stage("stepping it"))
+    yield _contract(driver, partial(stage, "stepping it"))
     stage("choosing its world")
     settled, why_world = _settled(config, layout)
     layout = choose(settled, num_cores())
@@ -193,9 +194,7 @@ def _contract(driver: Driver, go_on: Callable[[], None]) -> Fact:
 
 
 def _costs(driver: Driver, config: Config, by_mask: bool, is_pool: bool, stage: Stage) -> Iterator[Fact]:
-    def go_on() -> None:
-        stage("timing it")
-
+    go_on = partial(stage, "timing it")
     go_on()
     if not isinstance(driver.world, (InlineWorld, PoolWorld)):
         yield from _cost_facts(costs_of_world(driver, COSTS_S, go_on), config, is_pool)

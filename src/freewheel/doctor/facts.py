@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 MACHINE, SOFTWARE, ENV = "machine", "software", "env"
@@ -27,6 +27,3 @@ class Fact:
     def flagged(self, is_bad: bool, cure: str, state: State = "warning") -> Fact:
         """The fact with this state and cure if it is bad, as it is otherwise."""
         return replace(self, state=state, cure=cure) if is_bad else self
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)

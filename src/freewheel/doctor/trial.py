@@ -54,7 +54,7 @@ def _work(settings: dict[str, Any], files: tuple[str, str], tell: Callable[..., 
     limit_threads(config.learner.threads or 1)  # before torch is imported
     from freewheel.doctor.examine import device_fact, examine
 
-    tell({"fact": device_fact(config.learner.device).record()})
+    tell({"fact": vars(device_fact(config.learner.device))})
     if config.env:
         examine(config, tell)
     sys.stdout.flush()

@@ -14,10 +14,6 @@ from types import FrameType
 AT_ONCE_S = 0.1
 
 
-class Interrupted(Exception):
-    """A signal ended the work."""
-
-
 class Signals:
     """Which signal came, if any."""
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 from freewheel.config import Config, to_dict
 from freewheel.errors import CheckpointError, ConfigError
-from freewheel.evaluate import evaluate
+from freewheel.evaluate import evaluate, mean_return
 from freewheel.imports import find_name
-from freewheel.machine.signals import Interrupted, Signals
+from freewheel.machine.signals import Signals
 from freewheel.report.csvlog import EpisodesCsv, MetricsCsv
-from freewheel.report.episodes import Episode
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Log
 from freewheel.report.tensorboard import TensorBoardLog
@@ -125,20 +123,13 @@ def add_evaluation(runtime: Runtime, result: dict[str, Any], env: Any, is_quiet:
         if not can_evaluate(env):
             progress.note(f"No evaluation: {NO_EVALUATION}")
             return
-        played: list[list[float]] = [[] for _ in trained]
-
-        def show(episode: Episode, group: int) -> None:
-            played[group].append(episode.ret)
-            if signals.received is not None:
-                raise Interrupted
-            progress.update(sum(len(own) for own in played), math.fsum(played[group]) / len(played[group]))
-
-        try:
-            evaluate(trained, config, env, config.eval_episodes, on_episode=show)
-        except Interrupted:
+        played = evaluate(
+            trained, config, env, config.eval_episodes, None, progress, lambda: signals.received is not None
+        )
+        if signals.received is not None:
             return
-        progress.close(sum(len(own) for own in played))
-    means = [math.fsum(own) / len(own) for own in played]
+        progress.close(sum(map(len, played)))
+    means = [mean_return(own) for own in played]
     result["eval_return_mean"] = means[0]
     for name, mean in zip(result.get("policies", ()), means, strict=False):
         result["policies"][name]["eval_return_mean"] = mean

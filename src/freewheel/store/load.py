@@ -19,8 +19,8 @@ from freewheel.contracts import Policy as Acting
 from freewheel.errors import CheckpointError, ConfigError, EnvError
 from freewheel.nets.flat import Flat
 from freewheel.spec import RowSpec, flatten, read_space, unflatten
-from freewheel.store.checkpoint import Checkpoint, list_checkpoints, load, load_newest
-from freewheel.store.folder import DEFAULT_ROOT, RunFolder, open_run
+from freewheel.store.checkpoint import MANIFEST, Checkpoint, list_checkpoints, load, load_newest
+from freewheel.store.folder import DEFAULT_ROOT, open_run
 
 
 @dataclass
@@ -103,19 +103,20 @@ def load_policy(path: str | Path, root: Path = DEFAULT_ROOT, body: Any = None, n
 
 
 def find_checkpoint(path: str | Path, root: Path = DEFAULT_ROOT, name: str = "") -> Checkpoint:
-    if (Path(path) / "manifest.json").is_file():
+    if (Path(path) / MANIFEST).is_file():
         return load(Path(path), with_files=False)
-    folder = open_run(path, root)
-    names = policy_names(folder)
+    folder, names = open_run(path, root), policy_names(path, root)
     if name not in names:
         have = f"the policies {', '.join(names)}; name one of them" if names != [""] else "one policy, without a name"
         raise CheckpointError(f"run {folder.name} has {have}.")
     return load_newest(find_folder(folder.checkpoints, name), with_files=False)
 
 
-def policy_names(folder: RunFolder) -> list[str]:
-    """The policies of a run, in the order of the groups that they play; "" for a single policy."""
-    return list(folder.config().get("policies") or [""])
+def policy_names(path: str | Path, root: Path = DEFAULT_ROOT) -> list[str]:
+    """The policies of a run or of one checkpoint, in the order of the groups that they play; "" for a single policy."""
+    if (Path(path) / MANIFEST).is_file():
+        return list(load(Path(path), with_files=False).state.get("policies") or [""])
+    return list(open_run(path, root).config().get("policies") or [""])
 
 
 def find_folder(checkpoints: Path, name: str) -> Path:
