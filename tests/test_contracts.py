@@ -15,8 +15,8 @@ from freewheel.config import find_algo
 from freewheel.config.algos import names
 from freewheel.learners.learner import Learner
 from freewheel.memory.ratio_pace import RatioPace
-from freewheel.memory.replay_memory import ReplayLesson, ReplayMemory
-from freewheel.memory.rollout_memory import RolloutLesson, RolloutMemory
+from freewheel.memory.replay import ReplayLesson, ReplayMemory
+from freewheel.memory.rollout import RolloutLesson, RolloutMemory
 from freewheel.memory.rollout_pace import RolloutPace
 
 PARTS: list[tuple[type, type]] = [

@@ -18,12 +18,12 @@ def test_policies_count_apart_and_their_steps_together() -> None:
     blue.add_steps(4)
     red.add_updates(1)
     blue.add_updates(10)
-    blue.add(SEEN, 2)
+    blue.parts[SEEN].add(2)
     assert (red.steps, blue.steps, run.steps) == (3, 4, 7)
     assert red.run_steps == blue.run_steps == 7
     assert (red.updates, blue.updates, run.updates) == (1, 10, 11)
-    assert [red.value(i) for i in (STEPS, UPDATES, SEEN, ALLOWED)] == [3, 1, 0, 0]
-    assert [blue.value(i) for i in (STEPS, UPDATES, SEEN, ALLOWED)] == [4, 10, 2, 0]
+    assert [red.parts[i].value for i in (STEPS, UPDATES, SEEN, ALLOWED)] == [3, 1, 0, 0]
+    assert [blue.parts[i].value for i in (STEPS, UPDATES, SEEN, ALLOWED)] == [4, 10, 2, 0]
     assert not run.is_stopping
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from multiprocessing import context, reduction
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from freewheel import _core
 from freewheel.errors import ConfigError, ReplayError
@@ -53,6 +53,26 @@ class Segment:
 
 def _attach(duplicate: Any) -> Segment:
     return Segment(_core.Segment.attach(duplicate.detach()))
+
+
+class Shared:
+    """Something in segments. Hand it to child processes as a `Process` argument (forkserver or spawn).
+
+    They get the attributes that `handed` names, and open the memory themselves.
+    """
+
+    handed: ClassVar[tuple[str, ...]]
+
+    def _open(self, format_at: int | None = None) -> None:
+        """Maps the memory; `format_at` is given once, by the process that makes it."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.handed}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._open()
 
 
 def allowed_bytes(root: Path = Path("/")) -> tuple[int, str]:
