@@ -17,7 +17,7 @@ from freewheel import _core
 from freewheel.contracts import Array
 from freewheel.errors import CheckpointError, ConfigError, ReplayError
 from freewheel.memory.segment import Segment, Shared, format_bytes
-from freewheel.spec import RowSpec
+from freewheel.spec import RowSpec, as_observation
 
 # A piece of a saved replay: large enough for the disk, small beside the replay.
 COPY_BYTES = 16 << 20
@@ -292,11 +292,9 @@ def next_place(x: Array) -> Array:
     return made
 
 
-def as_tensors(fields: Mapping[str, Array]) -> Any:
+def as_tensors(fields: Mapping[str, Array], device: torch.device | str = "cpu") -> Any:
     """Observation fields as a network takes them: one tensor, or a dict of the parts of a nested space."""
-    if "obs" in fields:
-        return torch.from_numpy(fields["obs"])
-    return {name.removeprefix("obs."): torch.from_numpy(rows) for name, rows in fields.items()}
+    return as_observation({name: torch.from_numpy(rows).to(device) for name, rows in fields.items()})
 
 
 def forecast_bytes(spec: RowSpec, num_lanes: int, lane_rows: int) -> int:
