@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from freewheel.learners import package, products
+from freewheel.learners import kernels, package
 from freewheel.machine import cores
 
 # Of A's rows, B's columns and what is summed over: whole registers, parts of them, single rows, more than one block of depth.
@@ -38,7 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-@pytest.mark.skipif(not products.source(cpuinfo()), reason="has no such registers")
+@pytest.mark.skipif(not kernels.products(cpuinfo()), reason="has no such registers")
 @pytest.mark.parametrize(("without", "threads"), [((), 2), (("avx512f",), 1)], ids=["avx512", "avx2"])
 def test_products_are_right(
     without: tuple[str, ...], threads: int, cache: None, monkeypatch: pytest.MonkeyPatch
@@ -74,17 +74,17 @@ def test_products_are_right(
 
 def test_they_are_ours_only_where_torch_has_code_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
-    assert products.source(cpuinfo().replace("AuthenticAMD", "GenuineIntel")) == ""
-    assert products.source("vendor_id : AuthenticAMD\nflags : sse2\n") == ""
-    assert products.source("") == ""
+    assert kernels.products(cpuinfo().replace("AuthenticAMD", "GenuineIntel")) == ""
+    assert kernels.products("vendor_id : AuthenticAMD\nflags : sse2\n") == ""
+    assert kernels.products("") == ""
     wide, narrow = (
-        products.source(f"vendor_id : AuthenticAMD\nflags : fma avx2 {more}\n")
+        kernels.products(f"vendor_id : AuthenticAMD\nflags : fma avx2 {more}\n")
         for more in ("avx512f avx512vl avx512bw", "")
     )
     assert "FREEWHEEL_VECTOR 16" in wide
     assert "FREEWHEEL_VECTOR 8" in narrow
     monkeypatch.setenv("CXX", "/usr/bin/clang++-17")
-    assert products.source("vendor_id : AuthenticAMD\nflags : fma avx2\n") == ""
+    assert kernels.products("vendor_id : AuthenticAMD\nflags : fma avx2\n") == ""
 
 
 def test_tanh_is_near_torchs() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from freewheel.learners.transfer import Transfer
+from freewheel.learners.learner import Transfer
+from freewheel.memory.nested import Drawn
 
 
 class Cuda:
@@ -58,9 +59,10 @@ def test_a_copy_does_not_wait_and_is_waited_for_before_it_is_read() -> None:
     Rows.said = cuda.said
     rows: Any = torch.zeros(2).as_subclass(Rows)
     transfer = Transfer(torch.device("cpu"), cuda)
-    moving = transfer.start([{"obs": {"a": rows}}])
+    drawn = Drawn([{"obs": {"a": rows}}], [{}])
+    transfer.start(drawn)
     assert cuda.said == ["into side", "copy, waits: False", "event on side", "out of side"]
     cuda.said.clear()
-    (group,) = transfer.finish(moving)
+    (group,) = transfer.finish(drawn)
     assert cuda.said == ["wait for the event", "read by main"]
     assert group["obs"]["a"] is rows

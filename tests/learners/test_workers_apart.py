@@ -15,7 +15,7 @@ from test_update import make, rows
 from freewheel.config import LearnerConfig
 from freewheel.errors import ConfigError
 from freewheel.learners import out_of_memory as memory
-from freewheel.learners.gradient_workers import SharedGradients, WorkersMemory, on_device, pin_where_possible, work
+from freewheel.learners.gradient_workers import SharedGradients, WorkersMemory, pin_where_possible, work
 from freewheel.learners.update import Update
 
 
@@ -135,7 +135,7 @@ def test_a_batch_for_workers_stays_on_the_host_and_each_share_goes_to_its_device
 
     def gradient(batch: Any, draws: Any, which: int) -> Any:
         seen.append({tensor.device.type for tensor in batch.values()})
-        moved, _ = on_device(update, batch, draws)
+        moved, _ = update.on_device(batch, draws)
         seen.append({tensor.device.type for tensor in moved.values()})
         return update.gradient(moved, draws)
 

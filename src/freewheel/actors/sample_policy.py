@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from freewheel.contracts import Array, Choice, Columns, ColumnSpec
 from freewheel.errors import ConfigError
+from freewheel.memory.lanes import as_tensors
 from freewheel.nets.actor_critic import ActorCritic, fast_forward
-from freewheel.spec import Space, as_observation
+from freewheel.spec import Space
 
 LOG_2PI = math.log(2 * math.pi)
 # Draws made at once for a lane: a generator costs about as much as a hundred numbers.
@@ -84,8 +85,7 @@ class SamplePolicy:
         if self._fast is not None:
             return self._fast(obs)
         with torch.inference_mode():
-            seen = {name: torch.from_numpy(rows).to(self._device) for name, rows in obs.items()}
-            out: Array = self.net(as_observation(seen)).float().cpu().numpy()
+            out: Array = self.net(as_tensors(obs, self._device)).float().cpu().numpy()
         return out
 
     def choose(self, obs: Columns, lanes: Array, first: Array, step: int) -> Choice:

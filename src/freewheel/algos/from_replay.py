@@ -96,14 +96,15 @@ class FromReplay:
         Each draw may wake a thread and a process, which costs as much as a few small updates.
         """
         config, learner, together = self.config, self.config.learner, self.updates_together()
+        own = getattr(config, self.section)
         most = config.replay.warmup_rows // learner.batch_size
         counts = range(together, learner.updates_per_call + 1, together)
         fitting = [n for n in counts if learner.updates_per_call % n == 0 and n <= most]
         replay = Replay(
             lanes,
             learner.batch_size * max(fitting, default=together),
-            n_step=self.n_step,
-            gamma=self.gamma,
+            n_step=own.n_step,
+            gamma=own.gamma,
             stack=config.world.stack,
             prioritized=config.replay.prioritized,
             alpha=config.replay.alpha,
@@ -134,14 +135,6 @@ class FromReplay:
 
     def target_rule(self) -> TargetRule:
         return TargetRule(self.config.learner.tau, self.config.learner.target_every_updates)
-
-    @property
-    def gamma(self) -> float:
-        return float(getattr(self.config, self.section).gamma)
-
-    @property
-    def n_step(self) -> int:
-        return int(getattr(self.config, self.section).n_step)
 
 
 def check_replay(config: Any, n_step: int) -> None:

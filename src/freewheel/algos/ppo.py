@@ -16,9 +16,9 @@ from freewheel.algos.from_rollouts import FromRollouts, RolloutSettings, check_r
 from freewheel.algos.running_stats import RewardScale, Running
 from freewheel.contracts import Array, Batch, Draws, Forward, Hyper, Loss, ParamGroup, Seed, Spaces
 from freewheel.memory.dials import Dials
+from freewheel.memory.lanes import as_tensors
 from freewheel.memory.rollout import Collected
 from freewheel.nets.actor_critic import ActorCritic, build_actor_critic, fast_forward, mask_field
-from freewheel.spec import as_observation
 
 # What an update reports beside its loss, in this order.
 METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
@@ -223,14 +223,14 @@ class Algorithm(FromRollouts, Defaults):
         if net.norm is None or self.obs_stats is None:
             return
         with torch.no_grad():
-            self.obs_stats.add(net.raw(_observation(rows.obs)))
+            self.obs_stats.add(net.raw(as_tensors(rows.obs)))
             net.norm.mean.copy_(self.obs_stats.mean)
             net.norm.var.copy_(self.obs_stats.var)
 
     def stats(self) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         if self.obs_stats is not None:
-            found |= {f"stats.obs.{name}": tensor for name, tensor in self.obs_stats.tensors().items()}
+            found |= {f"stats.obs.{name}": tensor for name, tensor in vars(self.obs_stats).items()}
         if self.reward_scale is not None:
             found |= {f"stats.reward.{name}": tensor for name, tensor in self.reward_scale.tensors().items()}
         return found
@@ -245,7 +245,7 @@ class Algorithm(FromRollouts, Defaults):
         if (fast := fast_forward(net)) is not None:
             return torch.from_numpy(np.concatenate([fast(piece) for piece in pieces]))
         with torch.inference_mode():
-            return torch.cat([net(_observation(piece, learner.update.device)) for piece in pieces]).cpu()
+            return torch.cat([net(as_tensors(piece, learner.update.device)) for piece in pieces]).cpu()
 
     @classmethod
     def unused_here(cls, spaces: Spaces, has_loss: bool) -> dict[str, str]:
@@ -265,10 +265,6 @@ class Algorithm(FromRollouts, Defaults):
             found["rollout.max_lag"] = "rollout.collect=episodes leaves no row out"
         found["rollout.reuse"] = f"it belongs to appo, and algo={config.algo}"
         return found
-
-
-def _observation(fields: Mapping[str, Array], device: torch.device | str = "cpu") -> Any:
-    return as_observation({name: torch.from_numpy(rows).to(device) for name, rows in fields.items()})
 
 
 def advantages(

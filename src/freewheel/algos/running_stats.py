@@ -34,10 +34,6 @@ class Running:
         self.mean.add_(away * (many / total))
         self.count.copy_(total)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Over its own memory."""
-        return {"count": self.count, "mean": self.mean, "var": self.var}
-
 
 class RewardScale:
     """Divides rewards by the standard deviation of the discounted returns so far."""
@@ -57,4 +53,4 @@ class RewardScale:
         return scaled
 
     def tensors(self) -> dict[str, Tensor]:
-        return {**self.stats.tensors(), "gathered": torch.from_numpy(self.gathered)}
+        return {**vars(self.stats), "gathered": torch.from_numpy(self.gathered)}

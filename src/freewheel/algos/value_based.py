@@ -195,10 +195,8 @@ def quantile_huber(online: Tensor, goal: Tensor, taus: Tensor, kappa: float) -> 
 
 def quantile_goal(batch: Batch, next_out: Tensor, best: Tensor) -> Tensor:
     """[B, M]: each quantile of the next state's best action, discounted, plus the reward."""
-    quantiles = chosen(next_out, best)
-    reward: Tensor = batch["reward"]
-    discount: Tensor = batch["discount"]
-    return reward.unsqueeze(1) + discount.unsqueeze(1) * quantiles
+    goal: Tensor = batch["reward"].unsqueeze(1) + batch["discount"].unsqueeze(1) * chosen(next_out, best)
+    return goal
 
 
 def quantile_loss(

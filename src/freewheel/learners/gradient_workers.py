@@ -21,12 +21,12 @@ from torch import nn
 from freewheel.contracts import Batch, Draws
 from freewheel.errors import ConfigError, FreewheelError
 from freewheel.learners.passes import Gradient
-from freewheel.learners.shared_tensors import Places, opened
+from freewheel.learners.shared_tensors import SharedTensors
 from freewheel.learners.update import Update, summed
 from freewheel.machine.process import is_alive
 from freewheel.memory.counter import Counters
-from freewheel.memory.nested import leaves, mapped, moved, num_rows, parts_of, rows_of
-from freewheel.memory.segment import Segment, format_bytes
+from freewheel.memory.nested import leaves, num_rows, parts_of, rows_of
+from freewheel.memory.segment import format_bytes
 
 GIVEN = 0  # the counter of batches given out; counter i is that of the batches worker i has done
 # How often a waiting side looks whether the other one is still there.
@@ -35,12 +35,14 @@ LOOK_EVERY_S = 0.25
 LEFT = -1
 
 
-class WorkersMemory:
+class WorkersMemory(SharedTensors):
     """The shared memory of `num_workers` workers of one policy, made by the supervisor for an update of these shapes.
 
     `batch` and `draws` are an example of one update's (not stacked). Worker 0 leads, the others help. `is_apart`: each has a
-    device of its own. Hand it to child processes as a `Process` argument (forkserver or spawn).
+    device of its own.
     """
+
+    handed = (*SharedTensors.handed, "num_workers", "num_rows", "is_apart", "counters")
 
     def __init__(self, num_workers: int, update: Update, batch: Batch, draws: Draws, is_apart: bool = False) -> None:
         self.num_workers, self.num_rows, self.is_apart = num_workers, num_rows(batch), is_apart
@@ -51,45 +53,28 @@ class WorkersMemory:
             )
         if not is_apart:
             refuse_shared_statistics(update.passes.net)
-        places = Places()
-        self._vectors = {name: places.like(getattr(update.state, name)) for name in ("weights", "target")}
-        self._facts = places.take((num_workers,), torch.int64)  # pids
-        self._scale = places.like(update.state.scale)
-        self._moves = places.take((), torch.int64)  # of the target
-        self._batch = mapped(batch, places.like)
-        self._draws = mapped(draws, places.like)
-        self._which = places.take((), torch.int64)  # of the losses
-        self._hyper = {name: places.take(()) for name in update.hyper}
-        self._outcome_type = update.algo.outcome
-        self._outcomes = [
-            [[places.like(part) for part in outcome or ()] for outcome in outcomes_of(update, batch, draws, *share)]
-            for share in self.shares[1:]
-        ]
-        self._gradients = [places.take((update.flat.num_params,)) for _ in range(1, num_workers)]
-        self._losses = places.take((num_workers,))
-        num_buffers = update.flat.size - update.flat.num_params if is_apart else 0
-        self._buffers = [places.take((num_buffers,)) for _ in range(1, num_workers) if num_buffers]
-        self.segment = Segment.create(places.num_bytes, "the gradient workers", "Lower learner.workers.")
+        state, others = update.state, self.shares[1:]
+        params, buffers = update.flat.split(state.weights)
+        number = torch.empty((), dtype=torch.int64)
+        examples = {
+            "weights": state.weights,  # first: see `pin`
+            "target": state.target,
+            "pids": torch.empty(num_workers, dtype=torch.int64),
+            "scale": state.scale,
+            "moves": number,  # of the target
+            "batch": batch,
+            "draws": draws,
+            "which": number,  # of the losses
+            "hyper": update.hyper,
+            "outcomes": [
+                [list(outcome or ()) for outcome in outcomes_of(update, batch, draws, *share)] for share in others
+            ],
+            "gradients": [params] * len(others),
+            "losses": torch.empty(num_workers),
+            "buffers": [buffers] * len(others) if is_apart and len(buffers) else [],
+        }
         self.counters = Counters(num_workers)
-        self._open()
-
-    def _open(self) -> None:
-        at = opened(self.segment)
-        self.weights, self.target = (at(self._vectors[name]) for name in ("weights", "target"))
-        self.pids, self.scale, self.losses = at(self._facts), at(self._scale), at(self._losses)
-        self.moves, self.buffers = at(self._moves), [at(place) for place in self._buffers]
-        self.batch, self.draws = mapped(self._batch, at), mapped(self._draws, at)
-        self.which, self.hyper = at(self._which), mapped(self._hyper, at)
-        self.outcomes = [[[at(place) for place in outcome] for outcome in worker] for worker in self._outcomes]
-        self.gradients = [at(place) for place in self._gradients]
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = ("num_workers", "num_rows", "is_apart", "segment", "counters")
-        return {name: value for name, value in vars(self).items() if name in kept or name.startswith("_")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._open()
+        self._make(examples, "the gradient workers", "Lower learner.workers.")
 
     @property
     def shares(self) -> list[tuple[int, int]]:
@@ -162,7 +147,7 @@ class SharedGradients:
             self._give_weights()
         number = memory.counters.value(GIVEN) + 1
         memory.counters.add(GIVEN)  # pairs with the workers' wait: weights and shares are there
-        own = self.update.gradient(*on_device(self.update, *rows_of(batch, draws, 0, mine)), which)
+        own = self.update.gradient(*self.update.on_device(*rows_of(batch, draws, 0, mine)), which)
         self.mark(True)
         for worker in range(1, memory.num_workers):
             self._wait_for(worker, number)
@@ -173,7 +158,7 @@ class SharedGradients:
             found = [part.to(device, copy=True) for part in memory.outcomes[worker - 1][which]]
             size = len(own.vector)
             vector, loss = memory.gradients[worker - 1][:size].to(device), memory.losses[worker].to(device)
-            each.append(Gradient(vector, loss, memory._outcome_type(*found) if found else None))
+            each.append(Gradient(vector, loss, self.update.algo.outcome(*found) if found else None))
         if memory.buffers:
             self._average_statistics([count / memory.num_rows for _, count in others])
         return summed(each, [count / memory.num_rows for _, count in shares])
@@ -184,7 +169,7 @@ class SharedGradients:
         memory.weights.copy_(update.state.weights)
         if self._moves_given != update.num_moves:
             memory.target.copy_(update.state.target)
-            memory.moves += 1
+            memory.moves.add_(1)
             self._moves_given = update.num_moves
 
     def _average_statistics(self, shares: list[float]) -> None:
@@ -224,7 +209,7 @@ class SharedGradients:
 
 def outcomes_of(update: Update, batch: Batch, draws: Draws, first: int, count: int) -> list[Any]:
     """The outcome of each loss for a share of the rows, as an example of its shapes. Statistics of BatchNorm stay as they were."""
-    rows = on_device(update, *rows_of(batch, draws, first, count))
+    rows = update.on_device(*rows_of(batch, draws, first, count))
     _, statistics = update.flat.split(update.state.weights)
     before = statistics.clone()
     found = [update.gradient(*rows, which).outcome for which in range(len(update.algo.losses))]
@@ -287,7 +272,7 @@ def _take_given(memory: WorkersMemory, update: Update, moves: int) -> int:
 def _give_gradient(memory: WorkersMemory, index: int, update: Update) -> None:
     """Of the worker's share of the batch."""
     which = int(memory.which)
-    rows, draws = on_device(update, *rows_of(memory.batch, memory.draws, *memory.shares[index]))
+    rows, draws = update.on_device(*rows_of(memory.batch, memory.draws, *memory.shares[index]))
     gradient = update.gradient(rows, draws, which)
     memory.gradients[index - 1][: len(gradient.vector)].copy_(gradient.vector)
     if memory.buffers:
@@ -295,13 +280,6 @@ def _give_gradient(memory: WorkersMemory, index: int, update: Update) -> None:
     memory.losses[index] = gradient.loss
     for shared, own in zip(memory.outcomes[index - 1][which], gradient.outcome or (), strict=True):
         shared.copy_(own)
-
-
-def on_device(update: Update, batch: Batch, draws: Draws) -> tuple[Batch, Draws]:
-    """These rows on the device of the update."""
-    if update.device.type == "cpu":
-        return batch, draws
-    return moved(batch, update.device), moved(draws, update.device)
 
 
 def pin_where_possible(update: Update, memory: WorkersMemory) -> None:

@@ -12,7 +12,7 @@ from freewheel.contracts import Batch, Draws, Hyper
 from freewheel.learners.optimizer import State
 from freewheel.learners.package import Function
 from freewheel.learners.passes import Gradient
-from freewheel.memory.nested import filled, leaves, moved, nth, num_rows, parts_of, rows_of
+from freewheel.memory.nested import filled, leaves, nth, num_rows, parts_of, rows_of
 
 if TYPE_CHECKING:
     from freewheel.learners.update import Update
@@ -23,8 +23,7 @@ def functions_of(update: Update, batch: Batch, draws: Draws) -> list[tuple[Funct
 
     For a batch that is split into parts: the gradient of a part, one for each loss.
     """
-    if update.device.type != "cpu":
-        batch, draws = moved(batch, update.device), moved(draws, update.device)
+    batch, draws = update.on_device(batch, draws)
     if update.is_by_parts:
         if update.unrolled > 1:
             batch, draws = nth(batch, 0), nth(draws, 0)

@@ -6,17 +6,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from freewheel.config import Config
 from freewheel.contracts import Algo
 from freewheel.learners.optimizer import check_finite, lr_at
 from freewheel.learners.target_process import TargetFeed
-from freewheel.learners.transfer import Transfer
 from freewheel.learners.update import Update, Updated
 from freewheel.machine.device import use_of
 from freewheel.memory.dials import Dials
 from freewheel.memory.lanes import Bootstraps
+from freewheel.memory.nested import Drawn, leaves, moved
 from freewheel.report.ledger import Page
 from freewheel.report.phases import COUNTERS, PHASES
 from freewheel.weights.board import Publisher
@@ -63,7 +64,7 @@ class Learner:
         self._transfer: Transfer | None = None
         if is_ahead and hasattr(memory, "draw_ahead"):
             self._transfer = Transfer(update.device)
-            memory.draw_ahead(1, self._start_transfer)
+            memory.draw_ahead(1, self._transfer.start)
 
     @property
     def updates(self) -> int:
@@ -204,11 +205,37 @@ class Learner:
         if self._transfer is None:
             return drawn.given
         self._enter(TRANSFER)
-        return self._transfer.finish(drawn.ahead)
+        return self._transfer.finish(drawn)
 
-    def _start_transfer(self, drawn: Any) -> None:
-        assert self._transfer is not None
-        drawn.ahead = self._transfer.start(drawn.given)
+
+class Transfer:
+    """Copies a batch to a CUDA device, by a stream of its own, while the one before it is trained on.
+
+    From pinned memory, which may be used again once `finish` has returned.
+    """
+
+    def __init__(self, device: torch.device, cuda: Any = torch.cuda) -> None:
+        self.device, self._cuda = device, cuda
+        self._stream = cuda.Stream(device)
+
+    def start(self, drawn: Drawn) -> None:
+        """Does not wait: neither for the copy nor for what the device is computing."""
+        with self._cuda.stream(self._stream):
+            copies = [moved(group, self.device) for group in drawn.given]
+            done = self._cuda.Event()
+            done.record(self._stream)
+        drawn.ahead = copies, done
+
+    def finish(self, drawn: Drawn) -> list[dict[str, Any]]:
+        """Waits for the copy, which began a batch ago; what is computed from it is the computing stream's from then on."""
+        copies: list[dict[str, Any]]
+        copies, done = drawn.ahead
+        done.synchronize()
+        computing = self._cuda.current_stream(self.device)
+        for group in copies:
+            for tensor in leaves(group):
+                tensor.record_stream(computing)  # its memory is not given away while that stream reads it
+        return copies
 
 
 def _nothing(*_: int) -> None:

@@ -45,7 +45,7 @@ class Passes:
         self.params = [[named[name] for name in shapes] for shapes in self._shapes]
 
     def take_form(self, precision: str, memory_format: str) -> None:
-        """How passes are made from now on."""
+        """How passes are made from now on; an update that is compiled already stays as it is."""
         self.precision, self.memory_format = precision, memory_format
         self._dtype = DTYPES[precision]
         for net in (self.net, self.eval_net, self.target_net):

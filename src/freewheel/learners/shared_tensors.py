@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from freewheel.memory.segment import Segment
+from freewheel.memory.segment import Segment, Shared
 
 
 @dataclass(frozen=True)
@@ -19,32 +18,46 @@ class Place:
     """One tensor of the shared memory."""
 
     offset: int
-    shape: tuple[int, ...]
+    shape: torch.Size
     dtype: torch.dtype
 
 
-class Places:
-    """Counts the bytes while places are taken."""
+class SharedTensors(Shared):
+    """Attributes that are shared tensors, or dicts and lists of them."""
 
-    def __init__(self) -> None:
-        self.num_bytes = 0
+    handed: ClassVar[tuple[str, ...]] = ("segment", "_places")
+    if TYPE_CHECKING:
 
-    def take(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Place:
-        place = Place(self.num_bytes, tuple(shape), dtype)
-        size = torch.empty(0, dtype=dtype).element_size() * int(np.prod(shape, dtype=np.int64))
-        self.num_bytes += (max(size, 1) + 63) // 64 * 64  # cache lines of their own: no process slows another down
-        return place
+        def __getattr__(self, name: str) -> Any: ...  # the attributes that `_make` was given
 
-    def like(self, tensor: Tensor) -> Place:
-        return self.take(tensor.shape, tensor.dtype)
+    def _make(self, examples: Mapping[str, Any], name: str, cure: str) -> None:
+        """Memory for tensors like these, in their order."""
+        num_bytes = 0
+
+        def place(like: Tensor) -> Place:
+            nonlocal num_bytes
+            at = num_bytes
+            num_bytes += (
+                (max(like.nbytes, 1) + 63) // 64 * 64
+            )  # cache lines of their own: no process slows another down
+            return Place(at, like.shape, like.dtype)
+
+        self._places = _mapped(examples, place)
+        self.segment = Segment.create(num_bytes, name, cure)
+        self._open()
+
+    def _open(self, format_at: int | None = None) -> None:
+        # It stays mapped as long as one of the tensors lives.
+        memory = mmap.mmap(self.segment.core.fd, self.segment.num_bytes)
+
+        def at(place: Place) -> Tensor:
+            made = torch.frombuffer(memory, dtype=place.dtype, count=place.shape.numel(), offset=place.offset)
+            return made.view(place.shape)
+
+        vars(self).update(_mapped(self._places, at))
 
 
-def opened(segment: Segment) -> Callable[[Any], Tensor]:
-    """The tensor at a place; the memory stays mapped as long as one of them lives."""
-    memory = mmap.mmap(segment.core.fd, segment.num_bytes)
-
-    def at(place: Any) -> Tensor:
-        made = torch.frombuffer(memory, dtype=place.dtype, count=int(np.prod(place.shape)), offset=place.offset)
-        return made.view(place.shape)
-
-    return at
+def _mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(tree, Mapping):
+        return {name: _mapped(part, change) for name, part in tree.items()}
+    return [_mapped(part, change) for part in tree] if isinstance(tree, list) else change(tree)

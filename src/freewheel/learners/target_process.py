@@ -7,17 +7,15 @@ whose values are not there yet, or are of a target that has moved since, compute
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from torch import Tensor
 
 from freewheel.learners.package import Function
-from freewheel.learners.shared_tensors import Places, opened
+from freewheel.learners.shared_tensors import SharedTensors
 from freewheel.learners.update import Update
 from freewheel.memory.counter import Counters
-from freewheel.memory.nested import Drawn, Nested, leaves, mapped
+from freewheel.memory.nested import Drawn, Nested, leaves
 from freewheel.memory.replay import ReplayMemory
-from freewheel.memory.segment import Segment
 
 # Batches shown before they are trained on. One would do if the other process always had a core; two cover its pauses.
 DEPTH = 2
@@ -27,38 +25,21 @@ SHOWN, MOVES, FIRST_SLOT = range(3)
 LOOK_EVERY_S = 0.5
 
 
-class TargetValues:
-    """The shared memory of a learner and its target process. Hand it to child processes as a `Process` argument.
+class TargetValues(SharedTensors):
+    """The shared memory of a learner and its target process.
 
     `seen` and `later` are an example of the target network's inputs for one call of the update, and of its outputs;
     one batch serves `num_groups` calls.
     `package` is the compiled function, once there is one: (target, *leaves of seen) to the values of later.
     """
 
+    handed = (*SharedTensors.handed, "package", "counters", "num_groups")
+
     def __init__(self, target: Tensor, seen: Nested, later: Nested, num_groups: int) -> None:
-        places = Places()
-        self.num_groups = num_groups
-        self._target = places.like(target)
-        self._seen = [[mapped(seen, places.like) for _ in range(num_groups)] for _ in range(SLOTS)]
-        self._later = [[mapped(later, places.like) for _ in range(num_groups)] for _ in range(SLOTS)]
-        self.package = ""
-        self.segment = Segment.create(places.num_bytes, "the batches to come", "Set local.target_process to False.")
+        self.num_groups, self.package = num_groups, ""
         self.counters = Counters(FIRST_SLOT + SLOTS * num_groups)
-        self._open()
-
-    def _open(self) -> None:
-        at = opened(self.segment)
-        self.target = at(self._target)
-        self.seen = [[mapped(group, at) for group in slot] for slot in self._seen]
-        self.later = [[mapped(group, at) for group in slot] for slot in self._later]
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = ("package", "segment", "counters", "num_groups")
-        return {name: value for name, value in vars(self).items() if name in kept or name.startswith("_")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._open()
+        examples = {"target": target, "seen": [[seen] * num_groups] * SLOTS, "later": [[later] * num_groups] * SLOTS}
+        self._make(examples, "the batches to come", "Set local.target_process to False.")
 
     def move(self, target: Tensor) -> None:
         """The learner's target is another one from now on."""

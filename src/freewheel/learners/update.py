@@ -64,21 +64,27 @@ class Update:
         self.flat = Flat(net)
         self.state = State.around(self.flat.vector(net), self.flat.num_params, len(algo.groups), has_target(algo))
         self.passes = Passes(algo, net, self.flat, self.state, self.device)
-        self.take_form(precision, memory_format)
+        self.passes.take_form(precision, memory_format)
         # Parts that a batch is split into: as asked for, and more once memory has run out.
         self.num_parts = config.accumulate
         self.notes: list[str] = []  # what the user should read
         self.num_updates = 0
         # Computes the gradient of one batch: this process alone, or several.
         self.gradient_by: Callable[[Batch, Draws, int], Gradient] = self.gradient
-        self._optimizers = self._make_optimizers(precision)
+        slices, is_scaled = self.passes.slices, precision == "fp16"
+        self._optimizers = [
+            Adam(config, own.stop - own.start, self.device, is_scaled, group.clip_norm)
+            for own, group in zip(slices, algo.groups, strict=True)
+        ]
         self._piece = PIECE if self.device.type == "cpu" else 0
         self.hyper = {name: torch.zeros((), device=self.device) for name in ("lr", *algo.hyper(0.0))}
         # The updates of a call; or the gradient of a part of a batch, one for each loss.
         self._compiled: list[Function] = []
         self._lookahead: Function | None = None
         self.num_moves = 0  # of the target
-        self.rules = [(own, group.target) for own, group in zip(self._target_slices(), algo.groups, strict=True)]
+        # What of the vectors a target rule moves: with one group all, buffers too.
+        moving = [slice(0, self.flat.size)] if len(slices) == 1 else slices
+        self.rules = [(own, group.target) for own, group in zip(moving, algo.groups, strict=True)]
         every = [rule.every_updates for _, rule in self.rules if rule is not None]
         # A graph moves the target between its updates; after its last one Python can do it, without a cost to the others.
         self.moves_in_graph = any(n % unrolled != 0 for n in every)
@@ -104,7 +110,7 @@ class Update:
             self.hyper[name].fill_(value)
         # Gradient workers move their rows to their devices themselves.
         if self.device.type != "cpu" and self.gradient_by == self.gradient:
-            batch, draws = moved(batch, self.device), moved(draws, self.device)
+            batch, draws = self.on_device(batch, draws)
         if not self._compiled or self.is_by_parts:
             return self._update_eagerly({**batch, **(ahead or {})}, draws)
         if self.has_lookahead:
@@ -132,10 +138,6 @@ class Update:
                 f"warning: each batch is split into {self.num_parts} parts from now on, with the same gradient as before. "
                 f"--learner.accumulate {self.num_parts} does so from the start."
             )
-
-    def take_form(self, precision: str, memory_format: str) -> None:
-        """How the passes are made from the next update on; one that is compiled already stays as it is."""
-        self.passes.take_form(precision, memory_format)
 
     def go_back(self, why: str = "") -> None:
         """To eager updates, if it makes compiled ones."""
@@ -203,6 +205,12 @@ class Update:
         self._compiled = list(functions)
         self._lookahead = self._compiled.pop() if self.has_lookahead else None
 
+    def on_device(self, batch: Batch, draws: Draws) -> tuple[Batch, Draws]:
+        """These rows where it computes."""
+        if self.device.type == "cpu":
+            return batch, draws
+        return moved(batch, self.device), moved(draws, self.device)
+
     def live_in(self, weights: Tensor, target: Tensor) -> None:
         """Uses these vectors and what they hold as weights and target from now on."""
         self.state.weights, self.state.target = weights, target
@@ -216,13 +224,6 @@ class Update:
             named |= {f"target.{name}": view for name, view in self.flat.views(state.target).items()}
         rest = {name: tensor for name, tensor in vars(state).items() if name not in ("weights", "target")}
         return named | {f"optimizer.{name}": tensor for name, tensor in rest.items()}
-
-    def _make_optimizers(self, precision: str) -> list[Adam]:
-        sizes = [own.stop - own.start for own in self.passes.slices]
-        return [
-            Adam(self.config, size, self.device, is_scaled=precision == "fp16", clip_norm=group.clip_norm)
-            for size, group in zip(sizes, self.algo.groups, strict=True)
-        ]
 
     def _apply(self, state: State, hyper: Hyper, which: int, gradient: Gradient, piece: int) -> Updated:
         """One step of the optimiser for the group of a loss."""
@@ -266,10 +267,6 @@ class Update:
     def _count_one(self) -> None:
         self.num_updates += 1
         self._move_targets()
-
-    def _target_slices(self) -> list[slice]:
-        """What of the vectors a target rule moves: with one group all, buffers too."""
-        return [slice(0, self.flat.size)] if len(self.passes.slices) == 1 else self.passes.slices
 
     def _move_targets(self) -> None:
         for own, rule in self.rules:

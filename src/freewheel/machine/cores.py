@@ -8,6 +8,8 @@ import os
 import platform
 from pathlib import Path
 
+from freewheel.memory.segment import control_groups
+
 
 def num_cores(root: Path = Path("/")) -> int:
     """Cores that this process may use, by its affinity and the CPU quotas of its control groups."""
@@ -18,21 +20,7 @@ def num_cores(root: Path = Path("/")) -> int:
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
     """The smallest CPU quota of our control group and those above it, in cores; None without one."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    found = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            tops = [root / "sys/fs/cgroup"]
-        elif "cpu" in controllers.split(","):
-            tops = [root / "sys/fs/cgroup/cpu", root / "sys/fs/cgroup/cpu,cpuacct"]
-        else:
-            continue
-        here = Path(path.lstrip("/"))
-        found += [_quota_of(top / group) for top in tops for group in [here, *here.parents]]
+    found = [_quota_of(group) for group in control_groups(root, "cpu", "cpu,cpuacct")]
     return min((quota for quota in found if quota is not None), default=None)
 
 

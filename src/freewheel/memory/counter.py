@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from freewheel import _core
 from freewheel.errors import ConfigError
-from freewheel.memory.segment import Segment
+from freewheel.memory.segment import Segment, Shared
 
 
-class Counters:
-    """`num` 64-bit counts in shared memory. Hand it to child processes as a `Process` argument (forkserver or spawn)."""
+class Counters(Shared):
+    """`num` 64-bit counts in shared memory."""
+
+    handed = ("num", "segment")
 
     def __init__(self, num: int, *, start: int = 0) -> None:
         if num < 1:
@@ -17,15 +19,8 @@ class Counters:
         self.segment = Segment.create(num * _core.Counter.num_bytes(), "the counters")
         self._open(start)
 
-    def _open(self, format_at: int | None) -> None:
+    def _open(self, format_at: int | None = None) -> None:
         self._cores = [_core.Counter.make(self.segment.core, index, format_at=format_at) for index in range(self.num)]
-
-    def __getstate__(self) -> tuple[int, Segment]:
-        return self.num, self.segment
-
-    def __setstate__(self, state: tuple[int, Segment]) -> None:
-        self.num, self.segment = state
-        self._open(None)
 
     def part(self, index: int) -> _core.Counter:
         """One of them by itself, for loops in which a call more is felt."""

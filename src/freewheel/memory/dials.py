@@ -11,7 +11,7 @@ import numpy as np
 
 from freewheel.errors import ConfigError
 from freewheel.memory.counter import Counters
-from freewheel.memory.segment import Segment
+from freewheel.memory.segment import Segment, Shared
 
 # The least and the most that a dial may be set to.
 DIALS: dict[str, tuple[float, float]] = {
@@ -23,12 +23,14 @@ DIALS: dict[str, tuple[float, float]] = {
 WORDS = 3
 
 
-class Dials:
-    """Named numbers, each unset or set; `version` rises with every change. Hand it to child processes as a `Process` argument.
+class Dials(Shared):
+    """Named numbers, each unset or set; `version` rises with every change.
 
     One process sets them, any number read: a number is one aligned word, so it is never seen half written. A role that counts
     by a dial counts from `since`: all roles then count from the same point, whenever each of them looks.
     """
+
+    handed = ("segment", "_version")
 
     def __init__(self) -> None:
         self.segment = Segment.create(8 * WORDS * len(DIALS), "the dials")
@@ -36,18 +38,11 @@ class Dials:
         self._open()
         self._values[:] = math.nan
 
-    def _open(self) -> None:
-        memory = mmap.mmap(self.segment.core.fd, 8 * WORDS * len(DIALS))
+    def _open(self, format_at: int | None = None) -> None:
+        memory = mmap.mmap(self.segment.core.fd, self.segment.num_bytes)
         self._values: np.ndarray[Any, Any] = np.ndarray((len(DIALS), WORDS), np.float64, memory)
         self._changes = self._version.part(0)
         self._places = {name: i for i, name in enumerate(DIALS)}
-
-    def __getstate__(self) -> tuple[Segment, Counters]:
-        return self.segment, self._version
-
-    def __setstate__(self, state: tuple[Segment, Counters]) -> None:
-        self.segment, self._version = state
-        self._open()
 
     @property
     def version(self) -> int:

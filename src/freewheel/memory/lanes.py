@@ -16,8 +16,8 @@ import torch
 from freewheel import _core
 from freewheel.contracts import Array
 from freewheel.errors import CheckpointError, ConfigError, ReplayError
-from freewheel.memory.segment import Segment, format_bytes
-from freewheel.spec import RowSpec
+from freewheel.memory.segment import Segment, Shared, format_bytes
+from freewheel.spec import RowSpec, as_observation
 
 # A piece of a saved replay: large enough for the disk, small beside the replay.
 COPY_BYTES = 16 << 20
@@ -29,15 +29,17 @@ NO_OUTCOME = -1
 BOOTSTRAP_BYTES = 16  # of a lane
 
 
-class Lanes:
+class Lanes(Shared):
     """`num_lanes` rings that keep the newest `lane_rows` rows each.
 
     A row is an observation, the reward and end flags that *arrived* with it, and the action chosen from it. The reward
     of an action therefore stands in the row after it, each observation is stored once, and an episode's final
     observation is a row with `terminated` or `truncated` set, whose action is not stored.
 
-    Hand it to child processes as a `Process` argument (forkserver or spawn). `first_row` sets where row numbers begin.
+    `first_row` sets where row numbers begin.
     """
+
+    handed = ("spec", "num_lanes", "lane_rows", "segment")
 
     def __init__(self, spec: RowSpec, num_lanes: int, lane_rows: int, *, first_row: int = 0) -> None:
         if num_lanes < 1 or lane_rows < 2:
@@ -51,19 +53,12 @@ class Lanes:
         self.segment = Segment.create(needed, f"replay of {num_lanes * lane_rows:,} rows", cure)
         self._open(first_row)
 
-    def _open(self, format_at: int | None) -> None:
+    def _open(self, format_at: int | None = None) -> None:
         fields = [
             (f.name, np.dtype(f.dtype).kind, np.dtype(f.dtype).itemsize, list(f.shape), f.is_observation)
             for f in self.spec.fields
         ]
         self.core = _core.Lanes.make(self.segment.core, self.num_lanes, self.lane_rows + 1, fields, format_at=format_at)
-
-    def __getstate__(self) -> tuple[RowSpec, int, int, Segment]:
-        return self.spec, self.num_lanes, self.lane_rows, self.segment
-
-    def __setstate__(self, state: tuple[RowSpec, int, int, Segment]) -> None:
-        self.spec, self.num_lanes, self.lane_rows, self.segment = state
-        self._open(None)
 
     @property
     def nbytes(self) -> int:
@@ -253,12 +248,14 @@ class Reader:
             )
 
 
-class Bootstraps:
+class Bootstraps(Shared):
     """Of each lane: the reward and the next value of its newest action, and how many rows the lane had then.
 
     A bootstrap is valid as long as the lane has that many rows: the next row says the same. Each lane's is written by the actor that
-    writes the lane. Hand it to child processes as a `Process` argument (forkserver or spawn).
+    writes the lane.
     """
+
+    handed = ("num_lanes", "segment")
 
     def __init__(self, num_lanes: int) -> None:
         self.num_lanes = num_lanes
@@ -266,19 +263,12 @@ class Bootstraps:
         self._open()
         self._rows[:] = NO_OUTCOME
 
-    def _open(self) -> None:
+    def _open(self, format_at: int | None = None) -> None:
         n = self.num_lanes
-        memory = mmap.mmap(self.segment.core.fd, BOOTSTRAP_BYTES * n)
+        memory = mmap.mmap(self.segment.core.fd, self.segment.num_bytes)
         self._rows: Array = np.ndarray(n, np.int64, memory)
         self._reward: Array = np.ndarray(n, np.float32, memory, 8 * n)
         self._value: Array = np.ndarray(n, np.float32, memory, 12 * n)
-
-    def __getstate__(self) -> tuple[int, Segment]:
-        return self.num_lanes, self.segment
-
-    def __setstate__(self, state: tuple[int, Segment]) -> None:
-        self.num_lanes, self.segment = state
-        self._open()
 
     def put(self, bootstrap: Bootstrap, lanes: Lanes) -> None:
         """By the actor that writes these lanes, which writes none of them meanwhile."""
@@ -302,11 +292,9 @@ def next_place(x: Array) -> Array:
     return made
 
 
-def as_tensors(fields: Mapping[str, Array]) -> Any:
+def as_tensors(fields: Mapping[str, Array], device: torch.device | str = "cpu") -> Any:
     """Observation fields as a network takes them: one tensor, or a dict of the parts of a nested space."""
-    if "obs" in fields:
-        return torch.from_numpy(fields["obs"])
-    return {name.removeprefix("obs."): torch.from_numpy(rows) for name, rows in fields.items()}
+    return as_observation({name: torch.from_numpy(rows).to(device) for name, rows in fields.items()})
 
 
 def forecast_bytes(spec: RowSpec, num_lanes: int, lane_rows: int) -> int:

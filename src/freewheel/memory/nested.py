@@ -51,7 +51,7 @@ def rows_at(tensors: Nested, first: int, count: int) -> dict[str, Any]:
     return mapped(tensors, lambda tensor: tensor.narrow(0, first, count))
 
 
-def moved(tensors: Nested, device: torch.device) -> dict[str, Any]:
+def moved(tensors: Nested, device: torch.device | str) -> dict[str, Any]:
     """From pinned memory the copy does not wait."""
     return mapped(tensors, lambda tensor: tensor.to(device, non_blocking=True))
 

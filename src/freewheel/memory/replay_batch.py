@@ -10,6 +10,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from freewheel import _core
+from freewheel.memory.nested import moved
 from freewheel.spec import Field
 
 COLUMNS = (
@@ -53,20 +54,18 @@ class BatchLayout:
         for field in fields:
             if field.is_observation:
                 kept = (stack + 1,) if self.shares_frames else seen
-                self._place(
-                    field.name, (batch_size, *kept, *field.shape), (batch_size, *seen, *field.shape), field.dtype
-                )
+                self._place(field.name, (batch_size, *seen, *field.shape), field.dtype, kept + field.shape)
             else:
-                self._place(field.name, (batch_size, *field.shape), (batch_size, *field.shape), field.dtype)
+                self._place(field.name, (batch_size, *field.shape), field.dtype)
         for field in fields:
             name = f"next_{field.name}"
             if field.is_observation and self.shares_frames:
                 now = self.arrays[field.name]
                 self._add(name, now.offset + field.num_bytes, now.shape, now.strides, now.dtype)
             elif field.is_observation:
-                self._place(name, (batch_size, *seen, *field.shape), (batch_size, *seen, *field.shape), field.dtype)
+                self._place(name, (batch_size, *seen, *field.shape), field.dtype)
         for name, dtype in COLUMNS:
-            self._place(name, (batch_size,), (batch_size,), dtype)
+            self._place(name, (batch_size,), dtype)
 
     @property
     def offsets(self) -> list[int]:
@@ -89,14 +88,14 @@ class BatchLayout:
             for group, names in self.groups.items()
         }
 
-    def _place(self, name: str, kept: tuple[int, ...], seen: tuple[int, ...], dtype: str) -> None:
-        """Memory for an array of shape `kept`; the shape that is used of it is `seen`."""
+    def _place(self, name: str, shape: tuple[int, ...], dtype: str, kept: tuple[int, ...] | None = None) -> None:
+        """Memory for an array; `kept`, the shape of a row in it, may be larger than what the array shows."""
         item = np.dtype(dtype)
         strides = [item.itemsize]
-        for size in reversed(kept[1:]):
+        for size in reversed(shape[1:] if kept is None else kept):
             strides.append(strides[-1] * size)
-        self._add(name, self.num_bytes, seen, tuple(reversed(strides)), item)
-        self.num_bytes += (strides[-1] * kept[0] + 63) // 64 * 64
+        self._add(name, self.num_bytes, shape, tuple(reversed(strides)), item)
+        self.num_bytes += (strides[-1] * shape[0] + 63) // 64 * 64
 
     def _add(
         self, name: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
@@ -150,7 +149,7 @@ class ReplayBatch:
 
     def to(self, device: torch.device | str) -> dict[str, Tensors]:
         """Everything on another device; from pinned memory the copy does not wait."""
-        return {name: _moved(self[name], device) for name in self._layout.groups}
+        return moved({name: self[name] for name in self._layout.groups}, device)
 
     def _make(self, name: str) -> Tensors:
         array = self._layout.arrays.get(name)
@@ -162,9 +161,3 @@ class ReplayBatch:
         return {
             full.split(".", 1)[1]: from_dlpack(self._lease.tensor(self._layout.arrays[full].number)) for full in names
         }
-
-
-def _moved(value: Tensors, device: torch.device | str) -> Tensors:
-    if isinstance(value, dict):
-        return {key: part.to(device, non_blocking=True) for key, part in value.items()}
-    return value.to(device, non_blocking=True)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing import context, reduction
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from freewheel import _core
 from freewheel.errors import ConfigError, ReplayError
 
 # The kernel, other processes and our own heaps need some memory: on a machine without any left the kernel kills a process.
 RESERVE_SHARE = 0.05
+NO_LIMIT = 2**62
 
 
 class Segment:
@@ -55,11 +57,31 @@ def _attach(duplicate: Any) -> Segment:
     return Segment(_core.Segment.attach(duplicate.detach()))
 
 
+class Shared:
+    """Something in segments. Hand it to child processes as a `Process` argument (forkserver or spawn).
+
+    They get the attributes that `handed` names, and open the memory themselves.
+    """
+
+    handed: ClassVar[tuple[str, ...]]
+
+    def _open(self, format_at: int | None = None) -> None:
+        """Maps the memory; `format_at` is given once, by the process that makes it."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.handed}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._open()
+
+
 def allowed_bytes(root: Path = Path("/")) -> tuple[int, str]:
     """Bytes that may still be taken, and what sets that limit: the machine or a control group above this process."""
     limits = [(_machine_bytes(root), "this machine")]
-    limits += [(left, "this container") for left in _group_bytes(root)]
-    left, source = min(limits)
+    limits += [(_left_in(group), "this container") for group in control_groups(root, "memory")]
+    left, source = min(limits, key=lambda limit: limit[0])
     return max(int(left * (1 - RESERVE_SHARE)), 0), source
 
 
@@ -70,44 +92,33 @@ def _machine_bytes(root: Path) -> int:
                 return int(line.split()[1]) * 1024
     except OSError:
         pass  # no /proc (macOS): the allocation itself decides
-    return 2**62
+    return NO_LIMIT
 
 
-def _group_bytes(root: Path) -> list[int]:
-    """What each control group from ours up to the root still has, in both versions of the interface."""
+def control_groups(root: Path, controller: str, *more_folders: str) -> Iterator[Path]:
+    """Our control group and those above it, in both versions of the interface; version 1 may have several folders."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return []
-    found = []
+        return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            top, limit, used = root / "sys/fs/cgroup", "memory.max", "memory.current"
-        elif "memory" in controllers.split(","):
-            top, limit, used = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-        else:
+        if controllers and controller not in controllers.split(","):
             continue
         here = Path(path.lstrip("/"))
-        for group in [here, *here.parents]:
-            left = _left_in(top / group, limit, used)
-            if left is not None:
-                found.append(left)
-    return found
+        for folder in (controller, *more_folders) if controllers else ("",):
+            yield from (root / "sys/fs/cgroup" / folder / group for group in [here, *here.parents])
 
 
-def _left_in(group: Path, limit: str, used: str) -> int | None:
-    try:
-        most = (group / limit).read_text().strip()
-        if most == "max":
-            return None
-        taken = int((group / used).read_text())
-        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
-        return None
-    # The page cache counts as used, but the kernel gives it back before it refuses memory.
-    reclaimable = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
-    return int(most) - taken + reclaimable
+def _left_in(group: Path) -> int:
+    """Bytes that a control group still allows; without a limit more than any machine has."""
+    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        with suppress(OSError, ValueError):  # it is the other version, or the limit is "max"
+            left = int((group / limit).read_text()) - int((group / used).read_text())
+            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            # The page cache counts as used, but the kernel gives it back before it refuses memory.
+            return left + int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
+    return NO_LIMIT
 
 
 def format_bytes(count: float) -> str:

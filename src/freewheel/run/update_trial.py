@@ -56,7 +56,7 @@ def time_gradients(plan: Plan, index: int, open_forms: Sequence[Form], tell: Cal
 
     def seconds_of(form: Form) -> float:
         torch.set_num_threads(form.threads)
-        update.take_form(form.precision, form.memory_format)
+        update.passes.take_form(form.precision, form.memory_format)
         start = time.perf_counter()
         update.gradient(batch, draws)
         return time.perf_counter() - start

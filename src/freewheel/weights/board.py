@@ -8,18 +8,20 @@ import torch
 
 from freewheel import _core
 from freewheel.errors import ConfigError, ReplayError, RoleLost
-from freewheel.memory.segment import Segment
+from freewheel.memory.segment import Segment, Shared
 
 # Tries to copy the newest version. The learner would have to publish into all slots during each copy to make them all fail.
 FETCHES = 1000
 
 
-class Board:
+class Board(Shared):
     """`slots` versions of one flat vector in shared memory.
 
     Publishing is one copy and never waits; fetching is one copy of the newest whole version. The first version published is
-    `first_version + 1`. Hand it to child processes as a `Process` argument (forkserver or spawn). One publisher at a time.
+    `first_version + 1`. One publisher at a time.
     """
+
+    handed = ("num_bytes", "slots", "segment")
 
     def __init__(self, num_bytes: int, *, slots: int = 3, first_version: int = 0) -> None:
         if num_bytes < 1 or slots < 3:
@@ -30,15 +32,8 @@ class Board:
         self.segment = Segment.create(needed, "the weight board", "Train a smaller network.")
         self._open(first_version)
 
-    def _open(self, format_at: int | None) -> None:
+    def _open(self, format_at: int | None = None) -> None:
         self.core = _core.Board.make(self.segment.core, self.slots, self.num_bytes, format_at=format_at)
-
-    def __getstate__(self) -> tuple[int, int, Segment]:
-        return self.num_bytes, self.slots, self.segment
-
-    def __setstate__(self, state: tuple[int, int, Segment]) -> None:
-        self.num_bytes, self.slots, self.segment = state
-        self._open(None)
 
     @property
     def version(self) -> int:
