@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,15 @@ def _parts(space: Space) -> list[tuple[Any, Space]] | None:
     return list(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else None
 
 
+def leaves(space: Space, name: str = "", path: tuple[Any, ...] = ()) -> Iterator[tuple[str, tuple[Any, ...], Space]]:
+    """The spaces that hold numbers, each with its dotted name ("pos", "bag.0"; `name` comes first) and the keys that lead to it."""
+    parts = _parts(space)
+    if parts is None:
+        yield name, path, space
+    for key, part in parts or ():
+        yield from leaves(part, f"{name}.{key}" if name else str(key), (*path, key))
+
+
 def flatten(name: str, space: Space, value: Any) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of a (batched) value of a nested space, by field name."""
     parts = _parts(space)
@@ -98,13 +107,13 @@ def as_observation(fields: Mapping[str, Any]) -> Any:
 
 def fields_of(name: str, space: Space, *, is_observation: bool = False) -> list[Field]:
     """The fields of a nested space, in the order of `flatten`."""
-    parts = _parts(space)
-    if parts is None:
-        dtype, shape = _dtype(name, space), tuple(int(n) for n in space.shape or ())
+    fields = []
+    for own, _, part in leaves(space, name):
+        dtype, shape = _dtype(own, part), tuple(int(n) for n in part.shape or ())
         if 0 in shape:
-            raise ConfigError(f"space {name} has shape {shape}, which holds no number. Remove it from the env's space.")
-        return [Field(name, str(dtype), shape, is_observation)]
-    return [field for key, sub in parts for field in fields_of(f"{name}.{key}", sub, is_observation=is_observation)]
+            raise ConfigError(f"space {own} has shape {shape}, which holds no number. Remove it from the env's space.")
+        fields.append(Field(own, str(dtype), shape, is_observation))
+    return fields
 
 
 def _dtype(name: str, space: Space) -> np.dtype[Any]:

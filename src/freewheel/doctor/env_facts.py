@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from freewheel.doctor.env_costs import legal_for, samples_of
 from freewheel.doctor.facts import ENV, Fact
-from freewheel.spec import RowSpec, Space
+from freewheel.spec import RowSpec, Space, leaves
 from freewheel.worlds.world import Group
 
 BY_NAME = "each process makes the env by its name"
@@ -24,21 +24,10 @@ def space_facts(group: Group) -> Iterator[Fact]:
     fields = [field for field in RowSpec.of(group.obs_space, group.action_space).fields if field.is_observation]
     size = sum(field.num_bytes for field in fields)
     shown = f"{_outline(group.obs_space)}, {size:,} bytes"
-    wasteful = [name for name, space in _leaves("obs", group.obs_space) if _is_float_image(space)]
+    wasteful = [name for name, _, space in leaves(group.obs_space, "obs") if _is_float_image(space)]
     cure = f"{', '.join(wasteful)} holds pixels as floats: return uint8, which needs a quarter of the memory or less."
     yield Fact(ENV, "observations", shown, size).flagged(bool(wasteful), cure)
     yield Fact(ENV, "actions", _outline(group.action_space), str(group.action_space))
-
-
-def _leaves(name: str, space: Space) -> Iterator[tuple[str, Space]]:
-    if isinstance(space, spaces.Dict):
-        for key, sub in space.spaces.items():
-            yield from _leaves(f"{name}.{key}", sub)
-    elif isinstance(space, spaces.Tuple):
-        for i, sub in enumerate(space.spaces):
-            yield from _leaves(f"{name}.{i}", sub)
-    else:
-        yield name, space
 
 
 def _is_float_image(space: Space) -> bool:
