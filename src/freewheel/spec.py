@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,10 +73,13 @@ def _parts(space: Space) -> list[tuple[Any, Space]] | None:
     return list(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else None
 
 
-def leaves(name: str, space: Space) -> list[tuple[str, Space]]:
-    """The spaces that are not nested, by field name, in the order of `flatten`."""
+def leaves(space: Space, name: str = "", path: tuple[Any, ...] = ()) -> Iterator[tuple[str, tuple[Any, ...], Space]]:
+    """The spaces that hold numbers, each with its dotted name ("pos", "bag.0"; `name` comes first) and the keys that lead to it."""
     parts = _parts(space)
-    return [(name, space)] if parts is None else [leaf for key, sub in parts for leaf in leaves(f"{name}.{key}", sub)]
+    if parts is None:
+        yield name, path, space
+    for key, part in parts or ():
+        yield from leaves(part, f"{name}.{key}" if name else str(key), (*path, key))
 
 
 def flatten(name: str, space: Space, value: Any) -> dict[str, np.ndarray[Any, Any]]:
@@ -104,15 +107,13 @@ def as_observation(fields: Mapping[str, Any]) -> Any:
 
 def fields_of(name: str, space: Space, *, is_observation: bool = False) -> list[Field]:
     """The fields of a nested space, in the order of `flatten`."""
-    found = []
-    for full_name, leaf in leaves(name, space):
-        dtype, shape = _dtype(full_name, leaf), tuple(int(n) for n in leaf.shape or ())
+    fields = []
+    for own, _, part in leaves(space, name):
+        dtype, shape = _dtype(own, part), tuple(int(n) for n in part.shape or ())
         if 0 in shape:
-            raise ConfigError(
-                f"space {full_name} has shape {shape}, which holds no number. Remove it from the env's space."
-            )
-        found.append(Field(full_name, str(dtype), shape, is_observation))
-    return found
+            raise ConfigError(f"space {own} has shape {shape}, which holds no number. Remove it from the env's space.")
+        fields.append(Field(own, str(dtype), shape, is_observation))
+    return fields
 
 
 def _dtype(name: str, space: Space) -> np.dtype[Any]:

@@ -28,7 +28,7 @@ def add(
 
 def test_lanes_are_counted_apart() -> None:
     episodes = Episodes(3)
-    assert episodes.return_mean is None
+    assert episodes.window.mean is None
     assert add(episodes, {0: 0, 1: 0, 2: 0}, first={0, 1, 2}) == []
     assert add(episodes, {2: 1.0, 0: 10.0}) == []
     # Lane 2 ends and is reset in the same recv; lane 1 steps for the first time.
@@ -44,7 +44,7 @@ def test_lanes_are_counted_apart() -> None:
         Episode(0, -1.0, 1, 5, 0.5),
     ]
     assert episodes.window.num_finished == 5
-    assert episodes.return_mean == pytest.approx((3 + 101 + 15 + 8 - 1) / 5)
+    assert episodes.window.mean == pytest.approx((3 + 101 + 15 + 8 - 1) / 5)
 
 
 def test_what_comes_with_a_first_row_is_no_reward() -> None:
@@ -98,7 +98,7 @@ def test_a_saved_state_goes_on_exactly() -> None:
         add(one, {}, over=ended((0, 0.7)))
     other.set_state(json.loads(json.dumps(one.state())))
     assert other.state() == one.state()
-    assert other.return_mean == one.return_mean
+    assert other.window.mean == one.window.mean
     assert add(other, {}, over=ended((1, 0.1))) == add(one, {}, over=ended((1, 0.1)))
     add(one, {0: 3.0, 1: 3.0})
     one.forget_running(np.array([1]))

@@ -98,9 +98,9 @@ def _read_file(path: Path, algo: str) -> dict[str, Any]:
             )
     # [all] may have settings that some algorithms lack.
     have = {name.partition(".")[0] for name in known(cls.Settings)}
-    merged = {name: value for name, value in _flat(sections.get(ALL, {})).items() if name.partition(".")[0] in have}
+    merged = {name: value for name, value in flat(sections.get(ALL, {})).items() if name.partition(".")[0] in have}
     for name in (*cls.preset_sections, algo.rpartition(":")[2]):
-        merged |= _flat(sections.get(name, {}))
+        merged |= flat(sections.get(name, {}))
     for name in ("env", "algo"):
         if name in merged:
             raise ConfigError(f"preset {path} sets {name}, which a preset must not choose. Remove it.")
@@ -124,10 +124,10 @@ def from_dict(nested: Mapping[str, Any], changes: Mapping[str, Any] | None = Non
         for name, value in nested.items()
         if name in cls.Settings.__dataclass_fields__ or name not in OLD_SECTIONS
     }
-    flat = {RENAMED.get(name, name): value for name, value in _flat(saved).items()}
-    flat = {name: value for name, value in flat.items() if name in known(cls.Settings) or name not in OLD_SETTINGS}
+    named = {RENAMED.get(name, name): value for name, value in flat(saved).items()}
+    named = {name: value for name, value in named.items() if name in known(cls.Settings) or name not in OLD_SETTINGS}
     changes = _typed(cls, changes or {}, "")
-    return _checked(cls, {**_typed(cls, flat, " in the saved config"), **changes}, changes)
+    return _checked(cls, {**_typed(cls, named, " in the saved config"), **changes}, changes)
 
 
 @cache
@@ -172,22 +172,20 @@ def _as(kind: Any, value: Any, shown: str) -> Any:
     raise ConfigError(f"{shown} must be {expected}, not {type(value).__name__}.")
 
 
-def _flat(nested: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by dotted name."""
+    found: dict[str, Any] = {}
     for name, value in nested.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{name}.{sub}": inner for sub, inner in value.items()}
-        else:
-            flat[name] = value
-    return flat
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
 
 
-def _checked(cls: Any, flat: Mapping[str, Any], given: Iterable[str]) -> Config:
+def _checked(cls: Any, named: Mapping[str, Any], given: Iterable[str]) -> Config:
     """Builds the settings from their dotted names and checks them."""
-    own = {name: value for name, value in flat.items() if "." not in name}
+    own = {name: value for name, value in named.items() if "." not in name}
     for name, part in typing.get_type_hints(cls.Settings).items():
         if dataclasses.is_dataclass(part):
-            inner = {key[len(name) + 1 :]: value for key, value in flat.items() if key.startswith(f"{name}.")}
+            inner = {key[len(name) + 1 :]: value for key, value in named.items() if key.startswith(f"{name}.")}
             own[name] = part(**inner)  # type: ignore[operator]
     config: Config = cls.Settings(**own)
     check(config)

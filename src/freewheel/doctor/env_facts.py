@@ -24,7 +24,7 @@ def space_facts(group: Group) -> Iterator[Fact]:
     fields = [field for field in RowSpec.of(group.obs_space, group.action_space).fields if field.is_observation]
     size = sum(field.num_bytes for field in fields)
     shown = f"{_outline(group.obs_space)}, {size:,} bytes"
-    wasteful = [name for name, space in leaves("obs", group.obs_space) if _is_float_image(space)]
+    wasteful = [name for name, _, space in leaves(group.obs_space, "obs") if _is_float_image(space)]
     cure = f"{', '.join(wasteful)} holds pixels as floats: return uint8, which needs a quarter of the memory or less."
     yield Fact(ENV, "observations", shown, size).flagged(bool(wasteful), cure)
     yield Fact(ENV, "actions", _outline(group.action_space), str(group.action_space))

@@ -16,13 +16,12 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from freewheel.contracts import Array
 from freewheel.errors import ConfigError, EnvError
 from freewheel.store import disk
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-Array = np.ndarray[Any, Any]
 
 NEEDS = {".gif": ["PIL.Image"], ".mp4": ["PIL.Image", "imageio_ffmpeg"]}
 # 600 frames of 400 x 267, about 200 MB while the film is made. A perfect episode of CartPole keeps all its frames.

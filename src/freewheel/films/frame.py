@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-Array = np.ndarray[Any, Any]
+from freewheel.contracts import Array
 
 GAP = 4
 LABEL = 16  # height of the line of text

@@ -17,9 +17,9 @@ from freewheel.contracts import Array
 from freewheel.errors import ConfigError
 from freewheel.nets.bodies import build_body
 from freewheel.nets.custom import Body, given_body
-from freewheel.nets.inputs import Obs, leaves, takes_vector, vector_input
+from freewheel.nets.inputs import Obs, takes_vector, vector_input
 from freewheel.nets.layers import dense, initialize
-from freewheel.spec import MASK, Space
+from freewheel.spec import MASK, Space, leaves
 
 # The logit of a forbidden action: its probability is 0 in float32, and all sums stay finite.
 FORBIDDEN = -1e9
@@ -178,7 +178,7 @@ def _without_mask(space: Space, num_outputs: int, spans: Sequence[tuple[int, int
 
 def mask_field(obs_space: Space) -> str | None:
     """The name of the mask among the fields of a row, if there is one."""
-    return next((f"obs.{name}" for name, _ in leaves(obs_space) if name == MASK), None)
+    return next((f"obs.{name}" for name, _, _ in leaves(obs_space) if name == MASK), None)
 
 
 def fast_forward(net: ActorCritic) -> FastMlp | None:

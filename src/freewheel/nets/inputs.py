@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,19 +11,9 @@ from torch import Tensor, nn
 
 from freewheel.errors import ConfigError
 from freewheel.nets import pixels
-from freewheel.spec import Space
+from freewheel.spec import Space, leaves
 
 Obs = Tensor | dict[str, Tensor]
-
-
-def leaves(space: Space, name: str = "") -> Iterator[tuple[str, Space]]:
-    """The spaces that hold numbers, with their names in a batch: "" for a single one, else "pos", "bag.0" and so on."""
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        for key, part in parts:
-            yield from leaves(part, f"{name}.{key}" if name else str(key))
-    else:
-        yield name, space
 
 
 def takes_vector(given: object, space: Space) -> bool:
@@ -44,8 +34,8 @@ class Vector(nn.Module):
 
     def __init__(self, space: Space, stack: int = 1, rescale: bool = False) -> None:
         super().__init__()
-        self.names = [name for name, _ in leaves(space)]
-        parts = [_part(name, part, stack, rescale) for name, part in leaves(space)]
+        self.names = [name for name, _, _ in leaves(space)]
+        parts = [_part(name, part, stack, rescale) for name, _, part in leaves(space)]
         self.size = sum(part.size for part in parts)
         self.parts = nn.ModuleList(parts)
 
@@ -165,7 +155,7 @@ def scaled(x: Tensor) -> Tensor:
 
 def example(space: Space, stack: int = 1, batch: int = 2) -> Obs:
     """A batch as the replay gives it, of values that the space allows; nothing in it is random."""
-    made = {name: _example(part, stack, batch) for name, part in leaves(space)}
+    made = {name: _example(part, stack, batch) for name, _, part in leaves(space)}
     return made.get("", made)
 
 
@@ -173,7 +163,7 @@ def any_observations(space: Space, stack: int, batch: int) -> dict[str, Tensor]:
     """Fields of rows that differ from each other: random bytes and floats, choices as in `example`; the same at every call."""
     generator = torch.Generator().manual_seed(0)
     fields = {}
-    for name, part in leaves(space):
+    for name, _, part in leaves(space):
         tensor = _example(part, stack, batch)
         if isinstance(part, spaces.Box) and tensor.dtype == torch.uint8:
             tensor = torch.randint(0, 256, tensor.shape, dtype=torch.uint8, generator=generator)

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from freewheel.contracts import Array
 from freewheel.errors import CheckpointError
 
-Array = np.ndarray[Any, Any]
 WINDOW = 100  # the usual number of episodes in a reported mean return
 _DAMAGE = (KeyError, TypeError, ValueError, OverflowError)
 
@@ -20,12 +20,9 @@ _DAMAGE = (KeyError, TypeError, ValueError, OverflowError)
 class EndedRows(Protocol):
     """The episodes that ended in one `recv` of a world: their lanes and their last rewards."""
 
-    @property
-    def lanes(self) -> Array: ...
-    @property
-    def reward(self) -> Array: ...
-    @property
-    def goes_on(self) -> Array | None: ...
+    lanes: Array
+    reward: Array
+    goes_on: Array | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +98,7 @@ class Episodes:
             if going_on is not None:
                 self._lengths[going_on] -= 1  # the row just counted is the first of the next life
                 begun = begun[~np.isin(begun, going_on)]
-            self._returns[begun] = 0.0
-            self._lengths[begun] = 0
+            self.forget_running(begun)
         return finished
 
     def _finish(self, ended: EndedRows, step: int, seconds: float) -> tuple[list[Episode], Array | None]:
@@ -115,15 +111,10 @@ class Episodes:
             lanes, reward = lanes[~ended.goes_on], reward[~ended.goes_on]
         returns = self._returns[lanes] + reward
         lengths = self._lengths[lanes] + 1
-        self._returns[lanes] = 0.0
-        self._lengths[lanes] = 0
+        self.forget_running(lanes)
         self.window.add(*returns.tolist())
         rows = zip(lanes.tolist(), returns.tolist(), lengths.tolist(), strict=True)
         return [Episode(lane, ret, length, step, seconds) for lane, ret, length in rows], going_on
-
-    @property
-    def return_mean(self) -> float | None:
-        return self.window.mean
 
     def length_of(self, lane: int) -> int:
         """Steps of the lane's running episode."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from freewheel.config.assemble import flat
 from freewheel.report.episodes import Episode
 from freewheel.report.sink import Record
 
@@ -69,15 +70,5 @@ def write_clip(folder: Path, name: str, step: int, gif: bytes, sides: tuple[int,
 def _as_table(config: Mapping[str, Any]) -> str:
     """A Markdown table of the settings by dotted name."""
     lines = ["| setting | value |", "|---|---|"]
-    lines += [f"| {name} | `{json.dumps(value, default=str)}` |" for name, value in _leaves("", config)]
+    lines += [f"| {name} | `{json.dumps(value, default=str)}` |" for name, value in flat(config).items()]
     return "\n".join(lines)
-
-
-def _leaves(prefix: str, config: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            found += _leaves(f"{prefix}{key}.", value)
-        else:
-            found.append((f"{prefix}{key}", value))
-    return found

@@ -85,7 +85,7 @@ class Sequential:
 
     def return_means(self) -> list[float | None]:
         """The mean return of each policy."""
-        return [group.episodes.return_mean for group in self.actor.groups]
+        return [group.episodes.window.mean for group in self.actor.groups]
 
     def trained(self) -> list[Trained]:
         """The policies with their current weights."""
@@ -115,7 +115,7 @@ class Sequential:
         self._usage.spend("actor", time.perf_counter() - begun)
         moment.step = self.plan.counts.steps
         moment.seconds = time.monotonic() - self._began
-        moment.return_mean = self.actor.groups[0].episodes.return_mean
+        moment.return_mean = self.actor.groups[0].episodes.window.mean
         for index, episode in self.actor.take_finished():
             self._reporter.episode(episode, self.plan.policies[index].name)
         if is_new:
@@ -153,7 +153,7 @@ class Sequential:
         if isinstance(self.actor.world, PoolWorld):
             found["train/cut_episodes"] = float(self.actor.world.num_truncated)
         for policy, learner, group in zip(self.plan.policies, self.learners, self.actor.groups, strict=True):
-            own = group.policy.epsilon, group.episodes.return_mean, learner.metrics()
+            own = group.policy.epsilon, group.episodes.window.mean, learner.metrics()
             found |= policy_metrics(policy, learner.pace, *own)
         return found
 

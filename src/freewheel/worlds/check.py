@@ -6,7 +6,7 @@ The checks of a step cover all lanes at once; only a fault is examined lane by l
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple, NoReturn
@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from freewheel.errors import ConfigError, EnvError, FreewheelError
-from freewheel.spec import RowSpec, Space
+from freewheel.spec import RowSpec, Space, leaves
 from freewheel.worlds.world import Array
 
 _NUMBERS = {float, int, np.float32, np.float64}  # types whose sum does not wrap around
@@ -66,15 +66,10 @@ class Leaf:
 def obs_leaves(name: str, obs_space: Space, action_space: Space) -> tuple[Leaf, ...]:
     """The fields of an env's observations. Refuses spaces that rows cannot hold."""
     try:
-        fields = RowSpec.of(obs_space, action_space).fields
+        RowSpec.of(obs_space, action_space)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
-    leaves = _walk((), obs_space)
-    return tuple(
-        _leaf(field.name, path, space)
-        for field, (path, space) in zip(fields, leaves, strict=False)
-        if field.is_observation
-    )
+    return tuple(_leaf(*leaf) for leaf in leaves(obs_space, "obs"))
 
 
 def check_alike(name: str, envs: Sequence[Any]) -> None:
@@ -221,15 +216,6 @@ def raise_or_print(failure: FreewheelError) -> None:
     if sys.exc_info()[1] is None:
         raise failure
     print(f"{type(failure).__name__}: {failure}", file=sys.stderr)
-
-
-def _walk(path: tuple[Any, ...], space: Space) -> Iterator[tuple[tuple[Any, ...], Space]]:
-    """Paths and spaces in the order of the row spec's fields."""
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        for key, sub in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
-            yield from _walk((*path, key), sub)
-    else:
-        yield path, space
 
 
 def _leaf(name: str, path: tuple[Any, ...], space: Space) -> Leaf:

@@ -58,7 +58,12 @@ def find_factory(env: Any) -> Any:
     return find_import(env) if isinstance(env, str) and is_import(env) else env
 
 
-def call_maker(name: str, make: Callable[[], Made], spec: EnvSpec | None = None) -> Made:
+def call_maker(
+    name: str,
+    make: Callable[[], Made],
+    spec: EnvSpec | None = None,
+    cure: str = "Check its arguments in world.kwargs.",
+) -> Made:
     """Calls `make`. An error is the env's own, unless a package is missing."""
     try:
         return make()
@@ -67,9 +72,7 @@ def call_maker(name: str, make: Callable[[], Made], spec: EnvSpec | None = None)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise ConfigError(missing_package(name, error, spec)) from error
     except Exception as error:
-        raise EnvError(
-            f"{name} raised {type(error).__name__} while it was made: {error}. Check its arguments in world.kwargs."
-        ) from error
+        raise EnvError(f"{name} raised {type(error).__name__} while it was made: {error}. {cure}") from error
 
 
 def missing_package(name: str, error: Exception, spec: EnvSpec | None) -> str:

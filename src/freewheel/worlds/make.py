@@ -11,10 +11,11 @@ import gymnasium
 
 from freewheel.config import WorldConfig, wanted
 from freewheel.config.check import check_kind, read_kwargs
-from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.errors import ConfigError
 from freewheel.imports import is_import
+from freewheel.machine import world_kind
 from freewheel.machine.cores import num_cores
-from freewheel.machine.trial import Choice
+from freewheel.machine.trial import Choice, throwaway
 from freewheel.worlds import atari
 from freewheel.worlds.check import close_all
 from freewheel.worlds.envpool_async import AsyncVectorWorld, gives_some_lanes
@@ -22,7 +23,7 @@ from freewheel.worlds.find import call_maker, find_factory, find_import, find_sp
 from freewheel.worlds.image import prepare
 from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.measure import choose, no_listener
-from freewheel.worlds.pool import PoolWorld
+from freewheel.worlds.pool import START_S, PoolWorld
 from freewheel.worlds.pool_member import check_picklable
 from freewheel.worlds.puffer import PufferVector, is_puffer
 from freewheel.worlds.quick import quicken
@@ -34,6 +35,7 @@ Env = gymnasium.Env[Any, Any]
 Factory = Callable[..., Any]
 AnyEnv = str | Env | Vector | Factory
 PLAIN_CURE = "Give the id of an env, or a function that makes one."
+DECIDED = ("kind", "workers", "threads")  # the settings that a measurement decides
 # What a world from outside must have: see World.
 MEMBERS = ("name", "may_rest", "groups", "recv", "send", "close", "state", "set_state")
 
@@ -62,19 +64,18 @@ def make_world(
         return _make_outside(env, config, seed, first_lane)
     if isinstance(env, gymnasium.vector.VectorEnv):
         own = {f"world.kind={kind}": kind in ("inline", "pool"), "world.kwargs": kwargs}
-        _refuse(name, "is a vector env", {**own, **_limit(config), **_images(config)})
+        _refuse(name, "is a vector env", {**own, **_steps_and_images(config)})
         return _around(env, seed, name, owns_env=False)
     if isinstance(env, gymnasium.Env):
         return _around_one(env, config, kwargs, seed, name)
     factory = find_factory(env)
     if kind == "vector" or (kind == "auto" and _makes_only_vector(factory)):
         # A vector env is seeded as a whole, and the actors of one run need different seeds.
-        return _make_vector_world(name, factory, config, kwargs, lane_key(seed, first_lane) if first_lane else seed)
+        return _make_vector_world(name, factory, config, lane_key(seed, first_lane) if first_lane else seed)
     if _makes_only_vector(factory):
         raise ConfigError(f"{name} makes a vector env, which world.kind={kind} cannot step. Set it to auto or vector.")
     if kind == "pool":
-        limits: dict[str, Any] = {"step_timeout_s": step_timeout_s, "restarts": restarts}
-        return _make_pool_world(name, env, config, seed, first_lane, limits)
+        return _make_pool_world(name, env, config, seed, first_lane, step_timeout_s=step_timeout_s, restarts=restarts)
     return _make_inline_world(name, factory, config, seed, first_lane)
 
 
@@ -92,16 +93,12 @@ def choose_world(
     """Measures what world.kind=auto stands for on this number of cores (0: all), and how many workers a pool needs.
 
     Worlds other than a pool would be stepped by `actors` processes. It takes a third of a second and the time to make an env.
-    Settings that leave no choice are returned unchanged. An env that hangs here hangs this process: `worlds/trial.py` has a deadline
+    Settings that leave no choice are returned unchanged. An env that hangs here hangs this process: `choose_apart` has a deadline
     and listens to `tell_alive`.
     """
     if is_settled(env, config):
         return Choice(config)
     factory, name = find_factory(env), env_name(env)
-
-    def vector(config: WorldConfig) -> VectorWorld:
-        return _make_vector_world(name, factory, config, read_kwargs(config), 0)
-
     has_vector = isinstance(factory, str) and find_spec(factory).vector_entry_point is not None
     make = partial(make_env, env, replace(config, kind="inline", lanes=1), name=name)
     try:
@@ -109,23 +106,33 @@ def choose_world(
         hindrance = ""
     except ConfigError as error:
         hindrance = str(error)
-    own = vector if has_vector else None
-    return choose(config, name, make, own, hindrance, cores or num_cores(), actors, tell_alive)
+    vector = partial(_make_vector_world, name, factory, seed=0) if has_vector else None
+    return choose(config, name, make, vector, hindrance, cores or num_cores(), actors, tell_alive)
+
+
+def choose_apart(env: AnyEnv, config: WorldConfig, actors: int, step_timeout_s: float) -> Choice[WorldConfig]:
+    """`choose_world` in a throwaway process. An env that hangs, crashes or raises is stepped inline, where the run reports the error."""
+    if is_settled(env, config):
+        return Choice(config)
+    # Making an env may start other programs.
+    work = (_choose, env, config, num_cores(), actors)
+    report = throwaway(*work, timeout_s=step_timeout_s, start_timeout_s=START_S, needs=(env,))
+    if not report.told:
+        return world_kind.unmeasured(config, report.failure, num_cores())
+    decided, reason, times = report.told[0]
+    return Choice(replace(config, **decided), reason, times)
+
+
+def _choose(env: AnyEnv, config: WorldConfig, cores: int, actors: int, tell: Callable[..., None]) -> None:
+    choice = choose_world(env, config, cores, actors, tell)
+    tell([{name: getattr(choice.chosen, name) for name in DECIDED}, choice.reason, choice.times])
 
 
 def _make_outside(env: AnyEnv, config: WorldConfig, seed: int, first_lane: int) -> World:
     """The world that `module:name` makes of `env`, which can be anything."""
     who = f"world.kind={config.kind}"
-    make = find_import(config.kind, "a world")
-    try:
-        world: World = make(env, config, seed, first_lane=first_lane)
-    except FreewheelError:
-        raise
-    except Exception as error:
-        raise EnvError(
-            f"{who} raised {type(error).__name__} while it was made: {error}. "
-            "It is called with (env, config, seed, first_lane=...)."
-        ) from error
+    make = partial(find_import(config.kind, "a world"), env, config, seed, first_lane=first_lane)
+    world: World = call_maker(who, make, cure="It is called with (env, config, seed, first_lane=...).")
     if missing := [member for member in MEMBERS if not hasattr(world, member)]:
         raise ConfigError(
             f"{who} made {type(world).__name__}, which has no {', '.join(missing)}. "
@@ -164,7 +171,7 @@ def _make_inline_world(name: str, env: str | Factory, config: WorldConfig, seed:
 
 
 def _make_pool_world(
-    name: str, env: AnyEnv, config: WorldConfig, seed: int, first_lane: int, limits: dict[str, Any]
+    name: str, env: AnyEnv, config: WorldConfig, seed: int, first_lane: int, **limits: Any
 ) -> PoolWorld:
     chosen = config if config.workers and config.threads else choose_world(env, config).chosen
     make = partial(make_env, env, replace(chosen, kind="inline"), name=name)
@@ -250,10 +257,8 @@ def env_name(env: AnyEnv) -> str:
     return str(getattr(env, "__qualname__", type(env).__name__))
 
 
-def _make_vector_world(
-    name: str, env: str | Factory, config: WorldConfig, kwargs: dict[str, Any], seed: int
-) -> VectorWorld:
-    made = _make_vector(name, env, config, kwargs)
+def _make_vector_world(name: str, env: str | Factory, config: WorldConfig, seed: int) -> VectorWorld:
+    made = _make_vector(name, env, config)
     try:
         if made.num_envs != config.lanes:
             raise ConfigError(
@@ -276,7 +281,8 @@ def _around(env: Vector, seed: int, name: str, owns_env: bool = True) -> VectorW
     return AsyncVectorWorld(env, seed, name, owns_env=owns_env)
 
 
-def _make_vector(name: str, env: str | Factory, config: WorldConfig, kwargs: dict[str, Any]) -> Vector:
+def _make_vector(name: str, env: str | Factory, config: WorldConfig) -> Vector:
+    kwargs = read_kwargs(config)
     if isinstance(env, str):
         spec = find_spec(env)
         if spec.vector_entry_point is None:
@@ -285,14 +291,14 @@ def _make_vector(name: str, env: str | Factory, config: WorldConfig, kwargs: dic
             )
         if atari.is_atari(spec):
             return call_maker(name, lambda: atari.make_vector(name, spec, config, kwargs), spec)
-        _refuse(name, "is made in its own vector form", _images(config))
+        _refuse(name, "is made in its own vector form", _steps_and_images(replace(config, max_episode_steps=0)))
         if config.max_episode_steps:
             kwargs["max_episode_steps"] = config.max_episode_steps
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
         vector = call_maker(name, lambda: gymnasium.make_vec(spec, config.lanes, mode, **kwargs), spec)
         quicken(vector)
         return vector
-    _refuse(name, "makes its own vector env", {**_limit(config), **_images(config)})
+    _refuse(name, "makes its own vector env", _steps_and_images(config))
     if makes_vector(env):
         kwargs["num_envs"] = config.lanes
     made = call_maker(name, lambda: env(**kwargs))
@@ -313,12 +319,9 @@ def _makes_only_vector(env: str | Factory) -> bool:
     return spec.entry_point is None and spec.vector_entry_point is not None
 
 
-def _limit(config: WorldConfig) -> dict[str, int]:
-    return {"world.max_episode_steps": config.max_episode_steps}
-
-
-def _images(config: WorldConfig) -> dict[str, bool]:
-    return {f"world.{setting}": True for setting in wanted(config)}
+def _steps_and_images(config: WorldConfig) -> dict[str, Any]:
+    images = {f"world.{setting}": True for setting in wanted(config)}
+    return {"world.max_episode_steps": config.max_episode_steps, **images}
 
 
 def _refuse(name: str, what: str, settings: Mapping[str, Any]) -> None:

@@ -104,9 +104,8 @@ class PoolWorld:
         # The newest observation that recv gave of each lane: a worker may die while it writes the next one.
         self._last: Obs = {name: rows.copy() for name, rows in self._table.obs.items()}
         self._has_begun = np.zeros(self.num_lanes, np.bool_)
-        self._lost = np.zeros(
-            self.num_lanes, np.bool_
-        )  # its episode was cut with its worker, and recv has not said so yet
+        # Its episode was cut with its worker, and recv has not said so yet.
+        self._lost = np.zeros(self.num_lanes, np.bool_)
         self._arrived = np.zeros(self.num_lanes, np.bool_)  # of the lost lanes: the new worker has announced it
 
     def send(self, group: int, lanes: Array, actions: Columns) -> None:
@@ -248,8 +247,6 @@ class PoolWorld:
         """The episodes that were cut with their worker, ended at their newest observation."""
         if not self._has_begun.all():
             self._has_begun[lanes] = True
-        if not self._lost.any():
-            return None
         over = lanes[self._lost[lanes]]
         if not len(over):
             return None

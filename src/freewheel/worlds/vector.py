@@ -42,10 +42,8 @@ class PlainRows:
         self.name = leaf.name
         self.whole = np.empty((num_lanes, *leaf.shape), leaf.dtype)
         self.reward = np.empty(num_lanes, np.float32)
-        self.masks = (
-            np.zeros(num_lanes, np.bool_),
-            np.zeros(num_lanes, np.bool_),
-        )  # ended in this step, and the one before
+        # Lanes that ended in this step, and in the one before.
+        self.masks = (np.zeros(num_lanes, np.bool_), np.zeros(num_lanes, np.bool_))
         going, ended = arrays(np.bool_), arrays(np.bool_, np.bool_)
         self.reader = StepReader(self.whole, self.reward, going, ended, begun)
         # The first rows of the lanes that go on (number, row, reward, first), and of those whose episode ended (number, row, reward,
@@ -85,7 +83,9 @@ class VectorWorld:
         self._over = self._none  # ended; the next step resets them (NEXT_STEP)
         self._is_started = False
         self._lost: Array | None = None  # lanes that lost a life in the last step
-        self._rows = self._plain_rows()
+        leaf = self._leaves[0]
+        is_one = len(self._leaves) == 1 and not leaf.path and (leaf.bounds is None or leaf.dtype.kind == "f")
+        self._rows = PlainRows(leaf, self._begun) if is_one else None  # None: the core cannot read such observations
 
     def send(self, group: int, lanes: Array, actions: Columns) -> None:
         if lanes is self._given:  # all at once, as they came
@@ -125,10 +125,8 @@ class VectorWorld:
                 f"{self.name}: a vector env steps all lanes at once, and lanes {self._given} have no action."
             )
         result = self._raw_step()
-        if self._rows is not None:
-            ready = self._plain(self._rows, *result)
-            if ready is not None:
-                return ready
+        if self._rows is not None and (ready := self._plain(self._rows, *result)) is not None:
+            return ready
         observed, reward, terminated, truncated, info = self._checked(*result)
         first, over = self._over, terminated | truncated
         if first is not self._none:
@@ -154,11 +152,10 @@ class VectorWorld:
         ended = Ended(lanes, final, reward.take(lanes), terminated.take(lanes), truncated.take(lanes))
         resets_later = self._mode is AutoresetMode.NEXT_STEP
         self._begun[lanes] = self._step_count + resets_later
-        if resets_later:
-            if len(lanes) == self.num_lanes:  # no lane needs an action, so all can be reset at once
-                obs, reward, first = self._read(self._checked(*self._raw_step())[0]), np.zeros_like(reward), over
-            else:
-                self._over = over
+        if resets_later and len(lanes) < self.num_lanes:
+            self._over = over
+        elif resets_later:  # no lane needs an action, so all can be reset at once
+            obs, reward, first = self._read(self._checked(*self._raw_step())[0]), np.zeros_like(reward), over
         else:
             if self._mode is AutoresetMode.DISABLED:
                 new = self._reset({"options": {"reset_mask": over.copy()}})
@@ -186,12 +183,6 @@ class VectorWorld:
         lanes = self._given = (~self._over).nonzero()[0]
         rows = {name: rows.take(lanes, 0) for name, rows in obs.items()}
         return Ready(lanes, rows, reward.take(lanes), first.take(lanes), ended)
-
-    def _plain_rows(self) -> PlainRows | None:
-        """None for observations that the core cannot read."""
-        leaf = self._leaves[0]
-        is_one = len(self._leaves) == 1 and not leaf.path and (leaf.bounds is None or leaf.dtype.kind == "f")
-        return PlainRows(leaf, self._begun) if is_one else None
 
     def _plain(
         self, rows: PlainRows, observed: Any, rewards: Any, terminated: Any, truncated: Any, info: Any
@@ -248,9 +239,8 @@ class VectorWorld:
             if rows.dtype != leaf.dtype:
                 what = f"gave {leaf.name} of dtype {rows.dtype}, and its space says {leaf.dtype},"
                 raise self._where().error(what, check.dtype_cure(leaf, rows.dtype))
-            obs[leaf.name] = np.ascontiguousarray(
-                rows
-            )  # before the check, which takes five times as long on an array with gaps
+            # Before the check, which takes five times as long on an array with gaps.
+            obs[leaf.name] = np.ascontiguousarray(rows)
             check.check_values(leaf, obs[leaf.name], self._where)
         return obs
 
@@ -286,12 +276,11 @@ class VectorWorld:
                 check.read_reward(value, self._where(row))
         return np.array(rewards, np.float32)
 
-    def _read_flags(self, which: str, flags: Any) -> Array:
+    def _read_flags(self, which: str, flags: Any) -> Any:
         self._check_batch(which, flags, (self._num_rows,))
         if flags.dtype != np.bool_:
             raise self._where().error(f"gave {which} of dtype {flags.dtype}", f"Return {which} as bool.")
-        read: Array = flags
-        return read
+        return flags
 
     def _check_batch(self, what: str, rows: Any, shape: tuple[int, ...]) -> None:
         if not isinstance(rows, np.ndarray):
