@@ -151,7 +151,7 @@ class RatioPace:
             return []
         self._count_from(self.counts.steps + self._warmup_rows, self.counts.updates)
         self._move_dial()
-        return ["the replay was not saved and is collected anew (checkpoint.replay saves it)"]
+        return ["the replay was not saved and is collected again (checkpoint.replay saves it)"]
 
     def _count_from(self, step: int, updates: int) -> None:
         self._first = self.ratio.from_step, self.ratio.from_updates = step, updates
