@@ -132,6 +132,7 @@ class ParamGroup:
     lr: str = "lr"  # its name in `Hyper`
     clip_norm: float = 0.0  # 0 does not clip
     target: TargetRule | None = None
+    decays: bool = True  # adamw's weight decay holds for it
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,8 @@ class Sarsa(FromRollouts, Defaults):
         return 0.5 * error.square().mean(), Told(error.detach().abs().mean())
 
     def prepare(self, rows: Any, learner: Any, is_new: bool) -> dict[str, Any]:
+        # No action follows a truncated episode's final observation: the best one stands for it.
+        fill_cuts(rows, learner, lambda out: out.amax(1))
         goal = n_step_goals(rows, self.config.sarsa.gamma, self.config.sarsa.n_step)[rows.kept]
         made = {"obs": as_tensors(rows.obs), "action": torch.from_numpy(rows.action)}
         return made | {"goal": torch.from_numpy(np.ascontiguousarray(goal))}
@@ -117,6 +119,14 @@ class Sarsa(FromRollouts, Defaults):
     @classmethod
     def unused(cls, config: Any) -> dict[str, str]:
         return unused_rollouts(config)
+
+
+def fill_cuts(rows: Any, learner: Any, value_of: Any) -> None:
+    """The values of the final observations of truncated episodes, which nobody acted from."""
+    if len(rows.final_at[0]):
+        with torch.no_grad():
+            out = learner.update.passes.eval_net(as_tensors(rows.final_obs))
+        rows.next_value[rows.final_at] = value_of(out).numpy()
 
 
 def n_step_goals(rows: Any, gamma: float, n: int) -> Any:
@@ -175,7 +185,11 @@ class Reinforce(FromRollouts, Defaults):
         return loss, Told(entropy.detach().mean())
 
     def prepare(self, rows: Any, learner: Any, is_new: bool) -> dict[str, Any]:
-        goal = scan(rows.reward, np.float32(self.config.reinforce.gamma) * rows.goes_on)
+        fill_cuts(rows, learner, lambda out: out[:, -1])
+        gamma = np.float32(self.config.reinforce.gamma)
+        # Truncated episodes, and those that come in parts since they are longer than a lane.
+        after_cut = gamma * rows.next_value * (~rows.terminated & ~rows.goes_on)
+        goal = scan(rows.reward + after_cut, gamma * rows.goes_on)
         advantage = goal - rows.value
         found = {"goal": goal[rows.kept], "advantage": advantage[rows.kept]}
         made = {"obs": as_tensors(rows.obs), "action": torch.from_numpy(rows.action)}

@@ -184,3 +184,43 @@ def test_it_resumes_bit_for_bit(tmp_path: Path) -> None:
     rest = freewheel.train(resume=first.folder, settings=given, is_quiet=True)
     weights = [run.policy().trained.net.state_dict() for run in (whole, rest)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_the_statistics_of_a_target_follow_those_of_the_critics() -> None:
+    """They are buffers of the network, and stood still where there are several groups of parameters."""
+    algo = make(**{"net.norm": "batch", "learner.tau": 1.0})
+    update = Update(algo, algo.config.learner)
+    for i in range(3):
+        update(rows(i), algo.draws(ROWS, torch.Generator().manual_seed(i)), {"lr": 1e-3})
+    found = update.tensors()
+    names = [name for name in found if name.startswith("target.critics.") and "running" in name]
+    assert names
+    for name in names:
+        assert torch.equal(found[name], found[name.replace("target.", "net.", 1)]), name
+        assert not torch.equal(found[name], torch.full_like(found[name], float("var" in name)))
+
+
+def test_weight_decay_leaves_the_temperature_alone() -> None:
+    algo = make(**{"learner.optimizer": "adamw", "learner.weight_decay": 0.5, "sac.alpha": 0.1, "sac.alpha_lr": 1e-9})
+    update = Update(algo, algo.config.learner)
+    for i in range(20):
+        update(rows(i), algo.draws(ROWS, torch.Generator().manual_seed(i)), {"lr": 1e-2, "alpha_lr": 1e-9})
+    assert algo.metrics()["alpha"] == pytest.approx(0.1, rel=1e-5)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1e6, 1e6 + 1), (1e9, 1e9 + 1), (-1e-10, 1e-10), (-3.0, -3.0)])
+def test_narrow_boxes_keep_their_digits(low: float, high: float) -> None:
+    actions = SquashedGaussian(spaces.Box(low, high, (1,), np.float64))
+    chance = np.random.default_rng(0)
+    out = np.concatenate([chance.normal(size=(500, 1)), np.zeros((500, 1))], 1).astype(np.float32)
+    noise = chance.normal(size=(500, 1)).astype(np.float32)
+    stored, _ = actions.sample(out, noise)
+    assert ((stored >= low) & (stored <= high)).all()
+    unit = actions.in_unit(torch.from_numpy(stored)).numpy()
+    expected = np.tanh(out[:, :1] + noise) if high > low else np.zeros_like(unit)
+    assert np.abs(unit - expected).max() < 1e-5
+
+
+def test_bounds_beyond_float32_are_refused() -> None:
+    with pytest.raises(ConfigError, match="bounds are finite"):
+        SquashedGaussian(spaces.Box(-1e39, 1e39, (1,), np.float64))

@@ -70,7 +70,7 @@ def paced(dials: Dials, counts: Counts | None = None) -> RatioPace:
 
 def turn(dials: Dials, pace: RatioPace, ratio: float | None) -> None:
     """As a callback does."""
-    dials.set("ratio", ratio, (pace.counts.steps, pace.counts.updates))
+    dials.set("ratio", ratio, pace.since(ratio))
 
 
 def test_a_ratio_is_counted_from_the_step_at_which_it_is_set() -> None:
@@ -89,6 +89,22 @@ def test_a_ratio_is_counted_from_the_step_at_which_it_is_set() -> None:
     assert pace.backlog() == 0
     pace.counts.add_steps(80)
     assert (pace.backlog(), pace.target) == (40, 8.0)
+
+
+@pytest.mark.parametrize("every", [1, 3, 10])
+def test_a_ratio_that_changes_at_every_step_is_held(every: int) -> None:
+    """What was collected towards a call counted for nothing once: no update was ever made."""
+    dials = Dials()
+    pace = paced(dials)
+    pace.counts.add_steps(100)
+    due = 0.0
+    for step in range(1000):
+        if step % every == 0:
+            turn(dials, pace, 1.0 + step * 1e-3)
+        due += pace.target / 16
+        pace.counts.add_steps(1)
+        pace.learned(pace.backlog(), None)
+    assert pace.counts.updates == pytest.approx(due, abs=1.5)
 
 
 def test_actors_and_learner_never_wait_for_each_other_whenever_they_look() -> None:

@@ -78,6 +78,21 @@ def test_both_learn(runtime: str, tmp_path: Path) -> None:
     assert run.result["eval_return_mean"] == told["red"]["eval_return_mean"]
 
 
+def test_schedules_go_by_the_steps_of_the_run(tmp_path: Path) -> None:
+    """Each policy has taken half of them."""
+    seen: list[tuple[int, float]] = []
+
+    class Look(freewheel.Callback):
+        def on_step(self, moment: freewheel.Moment) -> None:
+            red = moment._runtime.actor.groups[0].policy
+            seen.append((moment.step, red.epsilon))
+
+    schedule = {"explore.schedule": "linear", "explore.start": 1.0, "explore.end": 0.0, "explore.over_steps": 500}
+    train(tmp_path, "sequential", policies={**POLICIES, "red": {**POLICIES["red"], **schedule}}, callbacks=[Look()])
+    assert all(epsilon == 0.0 for step, epsilon in seen if step > 520)
+    assert any(epsilon > 0.5 for step, epsilon in seen if step < 200)
+
+
 @every_run
 def test_all_that_is_told_has_the_name_of_its_policy(runtime: str, tmp_path: Path) -> None:
     watch = Watch()

@@ -72,7 +72,7 @@ class GroupActor:
     def receive(self, ready: Ready, seconds: float) -> list[Episode]:
         """Takes the outcomes of earlier actions; returns the episodes that ended with them."""
         self._enter(WRITE)
-        self._step = self.counts.steps
+        self._step = self.counts.run_steps
         steps = len(ready.lanes) - int(np.count_nonzero(ready.first))
         if ready.ended is not None:
             steps += len(ready.ended.lanes)
@@ -163,7 +163,12 @@ class Actor:
             if not received:
                 return False
             for ready in received:
-                self._receive(ready)
+                group = self.groups[ready.group]
+                ended = group.receive(ready, self.seconds)
+                if ended:
+                    self.finished += [(ready.group, episode) for episode in ended]
+                if len(ready.lanes):
+                    self.waiting.append(group)
         for group in self.waiting:
             if not group.pace.may_answer(group.unshown):
                 for waiting in self.waiting:
@@ -173,14 +178,6 @@ class Actor:
             group.answer(self.world)
         self.waiting.clear()
         return True
-
-    def _receive(self, ready: Ready) -> None:
-        group = self.groups[ready.group]
-        ended = group.receive(ready, self.seconds)
-        if ended:
-            self.finished += [(ready.group, episode) for episode in ended]
-        if len(ready.lanes):
-            self.waiting.append(group)
 
     def wait(self) -> None:
         """Until the learner has caught up, or for a moment. An idle world waits in its `recv`."""

@@ -41,10 +41,10 @@ class SACConfig:
     """Target entropy in nats; not set: minus the number of action dimensions."""
 
     actor_lr: float = 0.0
-    """Learning rate of the actor; 0 uses learner.lr."""
+    """Learning rate of the actor, constant; 0 uses learner.lr with its schedule."""
 
     alpha_lr: float = 0.0
-    """Learning rate of the temperature; 0 uses learner.lr."""
+    """Learning rate of the temperature, constant; 0 uses learner.lr with its schedule."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Algorithm(FromReplay, Defaults):
         self.groups = (
             ParamGroup("critics", "critics.", clip_norm=clip, target=self.target_rule()),
             ParamGroup("actor", "actor.", "actor_lr" if sac.actor_lr else "lr", clip_norm=clip),
-            ParamGroup("temperature", "temperature.", "alpha_lr" if sac.alpha_lr else "lr"),
+            ParamGroup("temperature", "temperature.", "alpha_lr" if sac.alpha_lr else "lr", decays=False),
         )
         self.losses = (Loss(self.critic_loss, 0), Loss(self.actor_loss, 1), Loss(self.temperature_loss, 2))
         if not sac.learn_alpha:

@@ -88,6 +88,5 @@ def _move_targets(update: Update, state: State) -> None:
     updates = state.updates if state.updates.ndim == 0 else state.updates[group]
     updates = updates if steps == 1 else updates // steps
     for own, rule in update.rules:
-        if rule is not None:
-            moves = (updates % rule.every_updates == 0).float() * rule.tau
-            state.target[own].lerp_(state.weights[own], moves)
+        moves = (updates % rule.every_updates == 0).float() * rule.tau
+        state.target[own].lerp_(state.weights[own], moves)

@@ -54,6 +54,7 @@ class Learner:
         self.update_s = 0.0  # of one update, newest lesson
         self.num_lessons = 0
         self._versions = 0
+        self.version = 0
         self._dials = dials
         self._enter: Callable[[int], None] = page.enter if page else _nothing
         self._count: Callable[[int, int], None] = page.count if page else _nothing
@@ -70,9 +71,9 @@ class Learner:
     def updates(self) -> int:
         return self.update.num_updates
 
-    @property
-    def version(self) -> int:
-        return self.publisher.version if self.publisher is not None else self._versions
+    def fetch(self) -> bool:
+        """For a policy that acts in the learner's own process: there is nothing to copy."""
+        return False
 
     def begin(self, is_again: bool) -> None:
         """Before the first turn. A learner that replaces another does not know which rows that one had."""
@@ -94,6 +95,8 @@ class Learner:
         self._learn(lesson, share_done)
         done = self.updates - before
         self._versions += lesson.num_versions
+        if self.publisher is None:
+            self.version = self._versions
         self.num_lessons += 1
         self._count(UPDATES, done)
         self._count(SAMPLES, self.memory.num_samples)
@@ -109,6 +112,7 @@ class Learner:
         if self.publisher is not None:
             self._enter(PUBLISH)
             self.publisher.publish(self.update.state.weights.cpu(), self.updates)
+            self.version = self.publisher.version
 
     def _learn(self, lesson: Any, share_done: float) -> None:
         algo, update, enter = self.algo, self.update, self._enter
@@ -192,7 +196,7 @@ class Learner:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         self.update.num_updates = int(state["updates"])
-        self._versions = int(state.get("version", state["updates"]))
+        self.version = self._versions = int(state.get("version", state["updates"]))
 
     def close(self) -> None:
         self.memory.close()

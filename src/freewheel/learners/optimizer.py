@@ -68,9 +68,16 @@ class Adam:
     """Steps the first `num_params` of the weights, in place; `is_scaled` gradients are of loss * scale."""
 
     def __init__(
-        self, config: LearnerConfig, num_params: int, device: torch.device, is_scaled: bool, clip_norm: float
+        self,
+        config: LearnerConfig,
+        num_params: int,
+        device: torch.device,
+        is_scaled: bool,
+        clip_norm: float,
+        decays: bool = True,
     ) -> None:
         self.config, self.num_params, self.is_scaled, self.clip_norm = config, num_params, is_scaled, clip_norm
+        self._decays = decays and config.optimizer == "adamw"
         self._betas = torch.tensor([config.beta1, config.beta2], device=device)
 
     def __call__(self, state: State, lr: Tensor, gradient: Tensor, loss: Tensor, piece: int = 0) -> Tensor:
@@ -123,7 +130,7 @@ class Adam:
         gradient = torch.where(is_good, gradient * clip, 0.0)
         mean.lerp_(gradient, take_mean)
         square.lerp_(gradient.square(), take_square)
-        if self.config.optimizer == "adamw":
+        if self._decays:
             params.mul_(keep)
         params.sub_(rate * mean / (square.sqrt() * spread + self.config.adam_eps))
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from freewheel.config import LearnerConfig
-from freewheel.contracts import Algo, Batch, Draws, Hyper
+from freewheel.contracts import Algo, Batch, Draws, Hyper, TargetRule
 from freewheel.errors import ConfigError
 from freewheel.learners import out_of_memory, package
 from freewheel.learners.graph import functions_of
@@ -73,7 +73,7 @@ class Update:
         self.gradient_by: Callable[[Batch, Draws, int], Gradient] = self.gradient
         slices, is_scaled = self.passes.slices, precision == "fp16"
         self._optimizers = [
-            Adam(config, own.stop - own.start, self.device, is_scaled, group.clip_norm)
+            Adam(config, own.stop - own.start, self.device, is_scaled, group.clip_norm, group.decays)
             for own, group in zip(slices, algo.groups, strict=True)
         ]
         self._piece = PIECE if self.device.type == "cpu" else 0
@@ -82,10 +82,8 @@ class Update:
         self._compiled: list[Function] = []
         self._lookahead: Function | None = None
         self.num_moves = 0  # of the target
-        # What of the vectors a target rule moves: with one group all, buffers too.
-        moving = [slice(0, self.flat.size)] if len(slices) == 1 else slices
-        self.rules = [(own, group.target) for own, group in zip(moving, algo.groups, strict=True)]
-        every = [rule.every_updates for _, rule in self.rules if rule is not None]
+        self.rules = self._target_rules()
+        every = [rule.every_updates for _, rule in self.rules]
         # A graph moves the target between its updates; after its last one Python can do it, without a cost to the others.
         self.moves_in_graph = any(n % unrolled != 0 for n in every)
         # A graph of a batch in parts would hold the network as many times: one part's gradient is compiled, and called for each.
@@ -268,11 +266,25 @@ class Update:
         self.num_updates += 1
         self._move_targets()
 
+    def _target_rules(self) -> list[tuple[slice, TargetRule]]:
+        """What of the vectors each rule moves: the parameters of its group, and the buffers of the same modules."""
+        flat, groups = self.flat, self.algo.groups
+        if len(groups) == 1:
+            found = [(slice(0, flat.size), groups[0].target)]
+        else:
+            found = [(own, group.target) for own, group in zip(self.passes.slices, groups, strict=True)]
+            at = flat.num_params
+            for name, shape in flat.buffer_shapes.items():
+                rule = next((group.target for group in groups if name.startswith(group.prefix)), None)
+                found.append((slice(at, at + shape.numel()), rule))
+                at += shape.numel()
+        return [(own, rule) for own, rule in found if rule is not None]
+
     def _move_targets(self) -> None:
-        for own, rule in self.rules:
-            if rule is not None and self.num_updates % rule.every_updates == 0:
-                self.state.target[own].lerp_(self.state.weights[own], rule.tau)
-                self.num_moves += 1
+        due = [(own, rule) for own, rule in self.rules if self.num_updates % rule.every_updates == 0]
+        for own, rule in due:
+            self.state.target[own].lerp_(self.state.weights[own], rule.tau)
+        self.num_moves += bool(due)
 
     def _in_parts(self, gradient_of: GradientOf, batch: Batch, draws: Draws, which: int) -> Gradient:
         if self.num_parts == 1:

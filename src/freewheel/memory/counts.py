@@ -25,7 +25,7 @@ class RunCounts:
     @property
     def steps(self) -> int:
         """Of all policies together."""
-        return self._sum(STEPS)
+        return self.counters.value(STEPS) if self.num_policies == 1 else self._sum(STEPS)
 
     @property
     def updates(self) -> int:
@@ -59,6 +59,7 @@ class Counts:
         self.run = run
         self.parts = [run.counters.part(policy * PER_POLICY + i) for i in range(PER_POLICY)]
         self._steps, self._updates = self.parts[STEPS], self.parts[UPDATES]
+        self._is_only = run.num_policies == 1
         self.add_steps, self.add_updates = self._steps.add, self._updates.add
 
     @property
@@ -71,7 +72,8 @@ class Counts:
 
     @property
     def run_steps(self) -> int:
-        return self.run.steps
+        """Of all policies together."""
+        return self._steps.value if self._is_only else self.run.steps
 
     def wait(self, index: int, target: int) -> None:
         """Until the count has reached the target, or for a moment."""

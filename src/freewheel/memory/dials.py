@@ -53,20 +53,23 @@ class Dials(Shared):
         value = float(self._values[self._places[name], 0])
         return None if math.isnan(value) else value
 
-    def since(self, name: str) -> tuple[int, int] | None:
+    def since(self, name: str) -> tuple[float, int] | None:
         """Steps and updates of the policy when it was set or given back; None if it never was."""
         _, steps, updates = self._values[self._places[name]]
-        return None if math.isnan(steps) else (int(steps), int(updates))
+        return None if math.isnan(steps) else (float(steps), int(updates))
 
-    def set(self, name: str, value: float | None, since: tuple[int, int] = (0, 0)) -> None:
+    def set(self, name: str, value: float | None, since: tuple[float, int] = (0, 0)) -> None:
         """None gives the settings back."""
+        self.check(name, value)
+        self._values[self._places[name]] = (math.nan if value is None else value, *since)
+        self._version.add(0)  # pairs with the readers' look at the version: the number is there
+
+    def check(self, name: str, value: float | None) -> None:
         if name not in DIALS:
             raise ConfigError(f"there is no dial {name!r}; there are {', '.join(DIALS)}.")
         least, most = DIALS[name]
         if value is not None and not least <= value <= most:
             raise ConfigError(f"the dial {name}={value} must be between {least} and {most}.")
-        self._values[self._places[name]] = (math.nan if value is None else value, *since)
-        self._version.add(0)  # pairs with the readers' look at the version: the number is there
 
     def state(self) -> dict[str, float]:
         """The dials that are set."""

@@ -22,7 +22,7 @@ class Ratio:
     samples_per_step: float
     batch_size: int
     updates_per_call: int
-    from_step: int
+    from_step: float  # a part of a step where the ratio was changed on the way to a call
     from_updates: int = 0
 
     @property
@@ -38,9 +38,9 @@ class Ratio:
     def next_at(self, updates: int) -> int:
         """The steps at which the call after so many updates is due."""
         calls = (updates - self.from_updates) // self.updates_per_call + 1
-        steps = (
-            self.from_step + math.ceil(calls * self.steps_per_call) - 1
-        )  # rounded, here and in `due`: one too many or too few
+        whole = math.floor(self.from_step)
+        # Rounded, here and in `due`: one too many or too few.
+        steps = whole + math.ceil(calls * self.steps_per_call + (self.from_step - whole)) - 1
         while self.due(steps, updates) <= 0:
             steps += 1
         return steps
@@ -64,15 +64,17 @@ class RatioPace:
         self._settings_ratio, self._first = ratio.samples_per_step, (ratio.from_step, ratio.from_updates)
         self.slack_steps, self.is_free = slack_steps, is_free
         self._dials, self._dial_version = dials, -1
+        self._steps, self._updates = counts.parts[STEPS], counts.parts[UPDATES]
         self._limit = 0  # steps that actors may take, as it was last worked out; it only rises while the ratio stays
         self._next_call, self._next_after = 0, -1  # steps at which a call is due, after so many updates
 
     def may_answer(self, pending: int) -> bool:
-        self._read_dial()
-        steps = self.counts.steps
-        if self.is_free or steps < self._limit:
+        if self.is_free:
             return True
-        self._limit = self.limit(self.counts.updates)
+        self._read_dial()
+        steps = self._steps.value
+        if steps >= self._limit:
+            self._limit = self.limit(self._updates.value)
         return steps < self._limit
 
     def limit(self, updates: int) -> int:
@@ -96,10 +98,10 @@ class RatioPace:
 
     def due(self) -> bool:
         self._read_dial()
-        updates = self.counts.updates
+        updates = self._updates.value
         if updates != self._next_after:
             self._next_call, self._next_after = self.ratio.next_at(updates), updates
-        return self.counts.steps >= self._next_call
+        return self._steps.value >= self._next_call
 
     def backlog(self) -> int:
         """Updates that are due."""
@@ -123,12 +125,23 @@ class RatioPace:
     def achieved(self) -> float:
         return self.ratio.achieved(self.counts.steps, self.counts.updates)
 
+    def since(self, ratio: float | None) -> tuple[float, int]:
+        """From where another ratio is counted. What was collected towards the next call still counts, at the new ratio; calls that the
+        learner owes are dropped.
+        """
+        self._read_dial()
+        held, steps, updates = self.ratio, self.counts.steps, self.counts.updates
+        call = held.batch_size * held.updates_per_call
+        begun = max(steps - held.from_step, 0.0) * held.samples_per_step
+        begun = max(begun - (updates - held.from_updates) * held.batch_size, 0.0) % call
+        return steps - begun / (self._settings_ratio if ratio is None else ratio), updates
+
     @property
     def target(self) -> float:
         """The ratio that is held."""
         return self.ratio.samples_per_step
 
-    def state(self) -> dict[str, int]:
+    def state(self) -> dict[str, float]:
         return {"from_step": self.ratio.from_step, "from_updates": self.ratio.from_updates}
 
     def counted_from(self) -> dict[str, Any]:
@@ -138,7 +151,8 @@ class RatioPace:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """`counted_from` of another process, or nothing."""
         if state:
-            self._count_from(int(state["from_step"]), int(state["from_updates"]))
+            step = float(state["from_step"])
+            self._count_from(int(step) if step.is_integer() else step, int(state["from_updates"]))
 
     def before_save(self, memory: object) -> None:
         """There is nothing to note in the replay."""
@@ -153,7 +167,7 @@ class RatioPace:
         self._move_dial()
         return ["the replay was not saved and is collected again (checkpoint.replay saves it)"]
 
-    def _count_from(self, step: int, updates: int) -> None:
+    def _count_from(self, step: float, updates: int) -> None:
         self._first = self.ratio.from_step, self.ratio.from_updates = step, updates
         self._limit, self._next_after = 0, -1
 

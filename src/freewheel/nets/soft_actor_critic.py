@@ -101,14 +101,15 @@ class SquashedGaussian:
 
     def __init__(self, space: Space) -> None:
         is_box = isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f"
-        if not is_box or not np.isfinite([space.low, space.high]).all():  # type: ignore[attr-defined]
+        # The networks see float32, in which a wider box has no end.
+        if not is_box or not (np.abs([space.low, space.high]) < np.finfo(np.float32).max / 2).all():  # type: ignore[attr-defined]
             raise ConfigError(
                 f"sac acts in Box spaces of floats whose bounds are finite; this env has {space}. Wrap the env so that its "
                 "actions are bounded (gymnasium.wrappers.RescaleAction), or use ppo."
             )
         self._shape, self._dtype = tuple(space.shape or ()), np.dtype(space.dtype)
         low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))  # type: ignore[attr-defined]
-        self._middle, self._reach = ((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
+        self._middle, self._reach = (high + low) / 2, (high - low) / 2
         self._low, self._high = space.low, space.high  # type: ignore[attr-defined]
         self.size = len(self._middle)
         self.num_outputs, self.num_noise = 2 * self.size, self.size
@@ -138,8 +139,11 @@ class SquashedGaussian:
 
     def in_unit(self, actions: Tensor) -> Tensor:
         """Stored actions as the critics see them: [B, size] in -1..1."""
-        middle, reach = (torch.from_numpy(x).to(actions.device) for x in (self._middle, np.maximum(self._reach, 1e-8)))
-        return (actions.reshape(len(actions), -1).float() - middle) / reach
+        # In the action's own precision: far from 0 float32 has too few digits for a narrow float64 box.
+        dtype = torch.float64 if self._dtype == np.float64 else torch.float32
+        reach = np.where(self._reach > 0, self._reach, 1.0)
+        middle, half = (torch.from_numpy(x).to(actions.device, dtype) for x in (self._middle, reach))
+        return ((actions.reshape(len(actions), -1).to(dtype) - middle) / half).float()
 
     def _bounded(self, unit: Array) -> Array:
         actions: Array = (self._middle + self._reach * unit).astype(self._dtype).reshape(len(unit), *self._shape)

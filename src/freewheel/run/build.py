@@ -64,25 +64,11 @@ class Player(NamedTuple):
     pace: Any
 
 
-class LearnersOwn:
-    """The weights of a policy that acts in its learner's process: there is nothing to copy."""
-
-    def __init__(self, learner: Learner) -> None:
-        self._learner = learner
-
-    @property
-    def version(self) -> int:
-        return self._learner.version
-
-    def fetch(self) -> bool:
-        return False
-
-
 def player_of(policy: PolicyPlan, learner: Learner) -> Player:
     """Of a learner in the same process: the actor uses the learner's own weights."""
     lanes = range(policy.spaces.num_lanes)
     acting = learner.algo.policy(learner.update.passes.eval_net, policy.seed, lanes, len(lanes), policy.dials)
-    return Player(acting, LearnersOwn(learner), learner.pace)
+    return Player(acting, learner, learner.pace)
 
 
 class Acting:

@@ -37,7 +37,7 @@ class Moment:
         if policy not in found:
             have = ", ".join(found) or "one policy, without a name"
             raise ConfigError(f"there is no policy {policy!r}; the run has {have}.")
-        found[policy].set_dial(dial, value, plan.counts.of(found[policy].index))
+        found[policy].set_dial(dial, value, self._runtime.paces[found[policy].index])
 
     def set_epsilon(self, epsilon: float | None) -> None:
         """Uses this epsilon instead of the schedule's from the next step on; None returns to the schedule."""

@@ -93,12 +93,14 @@ class PolicyPlan:
         """Updates that are due after `steps` steps of the run."""
         return steps * self.updates_per_step
 
-    def set_dial(self, name: str, value: float | None, counts: Counts) -> None:
+    def set_dial(self, name: str, value: float | None, pace: Any) -> None:
         has = self.algo_class().dials
         if name not in has:
             raise ConfigError(f"algo={self.config.algo} has no dial {name!r}; it has {', '.join(has)}.")
+        self.dials.check(name, value)
         if value != self.dials.value(name):  # a callback may set the same value at every step
-            self.dials.set(name, value, (counts.steps, counts.updates))
+            counts = pace.counts
+            self.dials.set(name, value, pace.since(value) if name == "ratio" else (counts.steps, counts.updates))
 
     @property
     def prefix(self) -> str:

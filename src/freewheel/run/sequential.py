@@ -102,7 +102,8 @@ class Sequential:
             self._act()
             # All that is due, even when the run is stopping: a resumed run then continues exactly.
             for learner in self.learners:
-                self._learn(learner)
+                if learner.pace.due():
+                    self._learn(learner)
             if not self.actor.waiting:
                 break
         self._tell()
@@ -116,8 +117,9 @@ class Sequential:
         moment.step = self.plan.counts.steps
         moment.seconds = time.monotonic() - self._began
         moment.return_mean = self.actor.groups[0].episodes.window.mean
-        for index, episode in self.actor.take_finished():
-            self._reporter.episode(episode, self.plan.policies[index].name)
+        if self.actor.finished:
+            for index, episode in self.actor.take_finished():
+                self._reporter.episode(episode, self.plan.policies[index].name)
         if is_new:
             self._reporter.call("on_step")
 
