@@ -18,7 +18,7 @@ from freewheel.learners.target_process import TargetValues
 from freewheel.machine.device import Placing
 from freewheel.machine.process import owner_id
 from freewheel.machine.update_form import Form
-from freewheel.memory.counts import Counts, RunCounts
+from freewheel.memory.counts import RunCounts
 from freewheel.memory.dials import Dials
 from freewheel.memory.lanes import Bootstraps, Lanes
 from freewheel.nets.flat import Flat
