@@ -137,7 +137,8 @@ def test_f02_a_worker_that_is_killed_or_stopped_is_replaced(nursery: Nursery, tm
     assert (
         len(re.findall(r"worker-1 \(pid \d+\) died by SIGKILL at step [\d,]+; restart \d+ of ", run.err)) >= 2 * TIMES
     ), run.err
-    assert "worker-1 has been stopped for " in run.err, run.err
+    # Its learner may miss the gradient before the supervisor sees that it is stopped.
+    assert re.search("worker-1 (has been stopped for |gave no gradient in time)", run.err), run.err
 
 
 def test_f02_a_learner_with_workers_is_killed_and_goes_on_with_them(nursery: Nursery, tmp_path: Path) -> None:

@@ -92,10 +92,7 @@ class Adam:
         is_good = torch.isfinite(norm + loss)
         good = is_good.float()
         state.updates.add_(1)
-        counts: Tensor | int = 1
-        if self.is_scaled:  # a bad update does not count while a smaller scale may cure it
-            counts = torch.isfinite(norm) | ~torch.isfinite(loss) | (state.scale <= LEAST_SCALE)
-        state.bad_in_row.add_(counts).mul_(~is_good)
+        state.bad_in_row.add_(self._counts(state, norm, loss)).mul_(~is_good)
         if self.is_scaled:
             _rescale(state, is_good, torch.isfinite(loss))
         state.decay.mul_(torch.where(is_good, self._betas, 1.0))
@@ -122,6 +119,12 @@ class Adam:
         for params, mean, square, part in zip(*pieces, strict=True):
             self._step(params, mean, square, part, is_good, factors)
         return norm
+
+    def _counts(self, state: State, norm: Tensor, loss: Tensor) -> Tensor | int:
+        """Whether a bad update counts as one: not while a smaller scale may cure it."""
+        if not self.is_scaled:
+            return 1
+        return torch.isfinite(norm) | ~torch.isfinite(loss) | (state.scale <= LEAST_SCALE)
 
     def _step(
         self, params: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, is_good: Tensor, factors: Tensor

@@ -71,11 +71,7 @@ class Update:
         self.num_updates = 0
         # Computes the gradient of one batch: this process alone, or several.
         self.gradient_by: Callable[[Batch, Draws, int], Gradient] = self.gradient
-        slices, is_scaled = self.passes.slices, precision == "fp16"
-        self._optimizers = [
-            Adam(config, own.stop - own.start, self.device, is_scaled, group.clip_norm, group.decays)
-            for own, group in zip(slices, algo.groups, strict=True)
-        ]
+        self._optimizers = self._make_optimizers(precision == "fp16")
         self._piece = PIECE if self.device.type == "cpu" else 0
         self.hyper = {name: torch.zeros((), device=self.device) for name in ("lr", *algo.hyper(0.0))}
         # The updates of a call; or the gradient of a part of a batch, one for each loss.
@@ -83,9 +79,8 @@ class Update:
         self._lookahead: Function | None = None
         self.num_moves = 0  # of the target
         self.rules = self._target_rules()
-        every = [rule.every_updates for _, rule in self.rules]
         # A graph moves the target between its updates; after its last one Python can do it, without a cost to the others.
-        self.moves_in_graph = any(n % unrolled != 0 for n in every)
+        self.moves_in_graph = any(rule.every_updates % unrolled != 0 for _, rule in self.rules)
         # A graph of a batch in parts would hold the network as many times: one part's gradient is compiled, and called for each.
         self.is_by_parts = config.accumulate > 1
         # Where the target stands still during a call, its outputs can be computed for all updates at once, and before.
@@ -265,6 +260,12 @@ class Update:
     def _count_one(self) -> None:
         self.num_updates += 1
         self._move_targets()
+
+    def _make_optimizers(self, is_scaled: bool) -> list[Adam]:
+        return [
+            Adam(self.config, own.stop - own.start, self.device, is_scaled, group.clip_norm, group.decays)
+            for own, group in zip(self.passes.slices, self.algo.groups, strict=True)
+        ]
 
     def _target_rules(self) -> list[tuple[slice, TargetRule]]:
         """What of the vectors each rule moves: the parameters of its group, and the buffers of the same modules."""

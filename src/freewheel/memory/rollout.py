@@ -13,7 +13,7 @@ from torch import Tensor
 
 from freewheel.contracts import Array, Batch, Draws
 from freewheel.memory.lanes import VALUE, Bootstrap, Bootstraps, Lanes, Reader, Rows, as_tensors, next_place
-from freewheel.memory.nested import Drawn, filled, leaves, mapped
+from freewheel.memory.nested import Drawn, filled, leaves
 
 TERMINATED, TRUNCATED = 1, 2  # bits of a row's flags
 # Episodes may end at any row, and each look for them costs about as much as four rows do to collect (CartPole, 8 lanes).
@@ -269,10 +269,7 @@ class RolloutMemory:
 
     def minibatch(self, batch: Mapping[str, Any], rows: Tensor) -> dict[str, Any]:
         """These rows as the update takes them: stacked, if it makes several updates a call."""
-        picked = mapped(batch, lambda tensor: tensor.index_select(0, rows))
-        if self.unrolled > 1:
-            picked = mapped(picked, lambda part: part.view(self.unrolled, -1, *part.shape[1:]))
-        return self.finish(picked)
+        return self.finish(_picked(batch, rows, self.unrolled))
 
     def metrics(self) -> dict[str, float]:
         """`*_rows`: those that were left out so far."""
@@ -332,3 +329,14 @@ class RolloutLesson:
     def learned(self, drawn: Drawn, outcomes: Sequence[Any]) -> None:
         if self._memory.target_kl:
             self._moved += [outcome.divergence for outcome in outcomes]
+
+
+def _picked(batch: Mapping[str, Any], rows: Tensor, unrolled: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in batch.items():
+        if isinstance(value, Mapping):
+            found[name] = _picked(value, rows, unrolled)
+        else:
+            part = value.index_select(0, rows)
+            found[name] = part if unrolled == 1 else part.view(unrolled, -1, *part.shape[1:])
+    return found
