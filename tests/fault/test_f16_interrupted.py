@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import fault_fixtures
+import pytest
 from fault_runs import TIMES, Nursery, Run, assert_all_gone, command, kill_all, until
 
 starter, nursery = fault_fixtures.starter, fault_fixtures.nursery
@@ -38,6 +39,22 @@ def test_f16_ctrl_c_while_it_is_imported(tmp_path: Path) -> None:
                 if not run.has_ended:
                     kill_all(run)
                     run.wait()
+
+
+@pytest.mark.parametrize("then", ["raise AttributeError('half imported')", "import fault_envs; Env = fault_envs.Plain"])
+def test_f16_a_ctrl_c_that_an_import_drops(tmp_path: Path, then: str) -> None:
+    """Python drops exceptions in finalizers and in callbacks from C. The run ends all the same, as interrupted."""
+    lines = [
+        "import os, signal",
+        "try:",
+        "    os.kill(os.getpid(), signal.SIGINT)",
+        "except KeyboardInterrupt:",
+        "    pass",
+    ]
+    (tmp_path / "drops_it.py").write_text("\n".join([*lines, then, ""]))
+    run = command(tmp_path, "drops_it:Env", LONG)
+    assert run.wait(4 * END_S) == INTERRUPTED, run.err
+    assert_all_gone(run)
 
 
 def test_f16_ctrl_c_at_random_moments(nursery: Nursery, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from types import ModuleType
 
 from freewheel.errors import ConfigError, EnvError, FreewheelError
-from freewheel.machine.signals import ends_at_once, remember_interrupts
+from freewheel.machine.signals import ends_at_once, remember_interrupts, was_interrupted
 
 # Each command is a module of this package with a main(args); it is imported only when it is called.
 COMMANDS = {
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ConfigError(unknown_command(words[0]))
         with ends_at_once():
             command = importlib.import_module(f"freewheel.cli.{words[0]}")
-        code: int | None = command.main(words[1:])
+        code = run(command, words[1:])
     except FreewheelError as error:
         if error.__cause__ is not None and isinstance(error, EnvError):
             traceback.print_exception(error.__cause__)  # it shows where the user's code failed
@@ -59,6 +60,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     return code or 0
+
+
+def run(command: ModuleType, words: list[str]) -> int | None:
+    """The command's exit code. An error after a Ctrl-C that Python dropped is that Ctrl-C: it broke an import, for instance."""
+    try:
+        code: int | None = command.main(words)
+    except Exception:
+        if was_interrupted():
+            raise KeyboardInterrupt from None
+        raise
+    return code
 
 
 def usage() -> str:

@@ -47,6 +47,11 @@ def remember_interrupts() -> None:
         signal.signal(signal.SIGINT, handler)
 
 
+def was_interrupted() -> bool:
+    """Whether `remember_interrupts` saw Ctrl-C."""
+    return bool(_interrupts)
+
+
 @contextmanager
 def signals_stop(stop: Callable[[], None]) -> Iterator[Signals]:
     """Calls `stop` at the first signal, which interrupts nothing. Has no effect outside the main thread."""
@@ -55,7 +60,7 @@ def signals_stop(stop: Callable[[], None]) -> Iterator[Signals]:
         yield seen
         return
 
-    if _interrupts:
+    if was_interrupted():
         raise KeyboardInterrupt
     first_s = 0.0
 
