@@ -138,7 +138,7 @@ from freewheel.report.sink import Sink
 sink = Sink([MetricsCsv(Path("metrics.csv")), EpisodesCsv(Path("episodes.csv"))])
 for step in range(250):
     sink.metrics(step, {"loss": 0.5})
-    sink.episode(Episode(0, 1.0, 2, step, 0.1))
+    sink.episodes([Episode(0, 1.0, 2, step, 0.1)])
 END
 """
 
@@ -176,7 +176,7 @@ def test_a_torn_last_row_is_cut_before_more_is_appended(tmp_path: Path) -> None:
     for torn, whole in ((header + "5,0,1.0,9,0.1\r\n6,0,1", 1), ("step,la", 0), ("", 0), (header + "7," * 9_000, 0)):
         path.write_text(torn, newline="")
         with Sink([EpisodesCsv(path)]) as sink:
-            sink.episode(Episode(lane=3, ret=-1.5, length=8, step=7, seconds=0.25))
+            sink.episodes([Episode(lane=3, ret=-1.5, length=8, step=7, seconds=0.25)])
         rows = rows_of(path)
         assert rows[0] == ["step", "lane", "return", "length", "seconds"]
         assert rows[1 + whole :] == [["7", "3", "-1.5", "8", "0.25"]]
@@ -205,5 +205,5 @@ def test_a_full_disk_ends_the_log_and_not_the_run(capfd: pytest.CaptureFixture[s
     log = EpisodesCsv(full)
     log.open = lambda: setattr(log, "_file", open(full, "w"))  # type: ignore[method-assign] # noqa: SIM115
     with Sink([log]) as sink:
-        sink.episode(Episode(0, 1.0, 1))
+        sink.episodes([Episode(0, 1.0, 1)])
     assert "No space left on device" in capfd.readouterr().err

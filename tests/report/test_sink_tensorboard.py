@@ -33,7 +33,7 @@ def test_scalars_episodes_and_settings_come_back(
     with Sink([TensorBoardLog(folder, {"learner": {"lr": 0.001}, "env": "CartPole-v1"})]) as sink:
         for step in (10, 20, 30):
             sink.metrics(step, {"loss": step / 4})
-        sink.episode(Episode(lane=0, ret=200.0, length=150, step=20))
+        sink.episodes([Episode(lane=0, ret=200.0, length=150, step=20)])
     with Sink([TensorBoardLog(folder, resumed_at=20)]) as sink:
         sink.metrics(21, {"loss": 9.0})
     events = read(folder)

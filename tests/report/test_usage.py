@@ -11,19 +11,16 @@ def test_rates_and_shares_are_since_the_last_look() -> None:
     usage = Usage(clock=lambda: now[0])
     assert usage.metrics({"steps": 0})["rate/steps_per_s"] == 0
     now[0] += 2
-    usage.spend("actor", 0.5)
-    usage.spend("learner", 0.25)
-    usage.spend("learner", 0.75)
-    found = usage.metrics({"steps": 300, "updates": 4})
+    found = usage.metrics({"steps": 300, "updates": 4}, {"actor": 0.5, "learner": 1.0})
     assert found["rate/steps_per_s"] == 150
     assert found["rate/updates_per_s"] == 0  # not counted before
     assert found["time/actor_share"] == pytest.approx(0.25)
     assert found["time/learner_share"] == pytest.approx(0.5)
     assert found["process/memory_mb"] > 10
     now[0] += 1
-    found = usage.metrics({"steps": 400, "updates": 14})
+    found = usage.metrics({"steps": 400, "updates": 14}, {"actor": 0.5, "learner": 1.25})
     assert (found["rate/steps_per_s"], found["rate/updates_per_s"]) == (100, 10)
-    assert found["time/learner_share"] == 0
+    assert (found["time/actor_share"], found["time/learner_share"]) == (0, 0.25)
 
 
 def test_work_shows_as_cpu() -> None:

@@ -93,7 +93,7 @@ class Episodes:
         finished, going_on = ([], None) if ended is None else self._finish(ended, step, seconds)
         self._returns[lanes] += reward
         self._lengths[lanes] += 1
-        if first.any():
+        if np.count_nonzero(first):  # faster than any()
             begun = lanes[first]
             if going_on is not None:
                 self._lengths[going_on] -= 1  # the row just counted is the first of the next life

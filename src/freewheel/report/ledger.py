@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from freewheel import _core
@@ -21,6 +21,10 @@ class Snapshot:
     counters: dict[str, int]
     gauges: dict[str, float]
     is_whole: bool
+
+    def in_s(self, phases: Iterable[str]) -> float:
+        """Seconds in these phases together."""
+        return sum(self.phases_ns[phase] for phase in phases) / 1e9
 
 
 class Ledger:

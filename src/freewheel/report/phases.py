@@ -27,6 +27,10 @@ PHASES = tuple(dict.fromkeys([*ACTOR, *LEARNER, *SUPERVISOR]))
 USEFUL = frozenset({"env", "infer", "compute"})
 """The purpose of a run; all other phases serve these."""
 
+ACTS = ("env", "infer", "write", "fetch")
+LEARNS = ("sample", "transfer", "compute", "wait_workers", "priorities", "publish", "compile")
+"""What actor and learner take of a process that they share."""
+
 WAITS = frozenset({"wait_ratio", "wait_data"})
 """Asleep until another role has done its part."""
 

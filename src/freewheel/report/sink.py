@@ -48,7 +48,7 @@ class Log(Protocol):
 class Sink:
     """Hands records to logs in batches of 100 rows or of one second, whichever comes first.
 
-    `metrics` and `episode` never block: if the logs cannot keep up, records are dropped and counted. `close` writes all
+    `metrics` and `episodes` never block: if the logs cannot keep up, records are dropped and counted. `close` writes all
     accepted records, also when the interpreter ends by an exception.
     """
 
@@ -66,10 +66,10 @@ class Sink:
 
     def metrics(self, step: int, values: Mapping[str, SupportsFloat]) -> None:
         # Floats are made here: a tensor that is updated in place would have another value when it is written.
-        self._put(Metrics(step, {name: float(value) for name, value in values.items()}))
+        self._put([Metrics(step, {name: float(value) for name, value in values.items()})])
 
-    def episode(self, episode: Episode) -> None:
-        self._put(episode)
+    def episodes(self, episodes: Sequence[Episode]) -> None:
+        self._put(episodes)
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Writes the waiting records and ends the thread; safe to call twice."""
@@ -91,16 +91,17 @@ class Sink:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _put(self, row: Metrics | Episode) -> None:
-        record = Record(time.time(), row)
+    def _put(self, rows: Sequence[Metrics | Episode]) -> None:
+        now = time.time()
         with self._changed:
-            if self._is_closing or len(self._waiting) >= self._most_waiting:
-                self.num_dropped += 1
-                return
-            self._waiting.append(record)
-            # The thread waits for these two counts; waking it for every row would slow training down.
-            if len(self._waiting) in (1, BATCH_ROWS):
-                self._changed.notify()
+            for row in rows:
+                if self._is_closing or len(self._waiting) >= self._most_waiting:
+                    self.num_dropped += 1
+                    continue
+                self._waiting.append(Record(now, row))
+                # The thread waits for these two counts; waking it for every row would slow training down.
+                if len(self._waiting) in (1, BATCH_ROWS):
+                    self._changed.notify()
 
     def _run(self) -> None:
         # Opened at once: importing a log's library takes seconds, and is impossible while the interpreter ends.

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from freewheel.report.ledger import Snapshot
 
@@ -82,31 +83,27 @@ class Processes:
 
 
 class Usage:
-    """Rates of this process since the previous call: counts per second, shares of the time, CPU and memory.
-
-    `spend(name, seconds)` adds to a share of the time: what actor and learner take in the sequential runtime.
-    """
+    """Rates of this process since the previous call: counts per second, shares of the time, CPU and memory."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._process = ProcessUsage(os.getpid())
         self._last_s, self._last_cpu_s = clock(), time.process_time()
-        self._counts: dict[str, float] = {}
-        self._spent: dict[str, float] = {}
+        self._counts: Mapping[str, float] = {}
+        self._spent_s: Mapping[str, float] = {}
 
-    def spend(self, name: str, seconds: float) -> None:
-        self._spent[name] = self._spent.get(name, 0.0) + seconds
-
-    def metrics(self, counts: Mapping[str, float]) -> dict[str, float]:
-        """`counts` are totals so far, such as steps and updates."""
+    def metrics(
+        self, counts: Mapping[str, float], spent_s: Mapping[str, float] = MappingProxyType({})
+    ) -> dict[str, float]:
+        """Both are totals so far: `counts` such as steps and updates, `spent_s` what actor and learner took of a time they share."""
         now, cpu_s = self._clock(), time.process_time()
         seconds = max(now - self._last_s, 1e-9)
         found = {f"rate/{name}_per_s": (n - self._counts.get(name, n)) / seconds for name, n in counts.items()}
-        found |= {f"time/{name}_share": spent / seconds for name, spent in self._spent.items()}
+        found |= {f"time/{name}_share": (s - self._spent_s.get(name, 0.0)) / seconds for name, s in spent_s.items()}
         found["process/cpu_share"] = (cpu_s - self._last_cpu_s) / seconds
         found["process/memory_mb"] = self._process.memory_mb() or _peak_mb()
         self._last_s, self._last_cpu_s = now, cpu_s
-        self._counts, self._spent = dict(counts), dict.fromkeys(self._spent, 0.0)
+        self._counts, self._spent_s = dict(counts), dict(spent_s)
         return found
 
 

@@ -133,8 +133,8 @@ class Local:
         return {f"{policy.prefix}{name}": value for policy, own in pairs for name, value in own.items()}
 
     def _receive(self, role: RoleProcess, message: Message) -> None:
-        for index, *row in message.get("episodes", ()):
-            self._finish(int(index), Episode(*row))
+        if "episodes" in message:
+            self._finish([(int(index), Episode(*row)) for index, *row in message["episodes"]])
         if "note" in message:
             self._reporter.note(message["note"])
         if "saved" in message:
@@ -151,10 +151,11 @@ class Local:
             self._supervisor.replace_late(role.policy, message["late_worker"])
         self._compile_controls[role.policy].receive(role, message)
 
-    def _finish(self, index: int, episode: Episode) -> None:
-        self._windows[index].add(episode.ret)
+    def _finish(self, episodes: list[tuple[int, Episode]]) -> None:
+        for index, episode in episodes:
+            self._windows[index].add(episode.ret)
         self.moment.return_mean = self._windows[0].mean
-        self._guarded(lambda: self._reporter.episode(episode, self.plan.policies[index].name))
+        self._guarded(lambda: self._reporter.finished(episodes, self.plan.policies))
 
     def _call(self, name: str, *given: Any) -> None:
         self._guarded(lambda: self._reporter.call(name, *given))

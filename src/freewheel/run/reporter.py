@@ -58,11 +58,13 @@ class Reporter:
         for call in self._calls[name]:
             call(self.moment, *given)
 
-    def episode(self, episode: Episode, policy: str = "") -> None:
-        episode = replace(episode, policy=policy) if policy else episode
-        self.episodes.append(episode)
-        self.sink.episode(episode)
-        self.call("on_episode", episode)
+    def finished(self, episodes: list[tuple[int, Episode]], policies: Sequence[PolicyPlan]) -> None:
+        """Episodes that have ended, each with the index of its policy."""
+        named = [replace(one, policy=policies[i].name) if policies[i].name else one for i, one in episodes]
+        self.episodes += named
+        self.sink.episodes(named)
+        for episode in named:
+            self.call("on_episode", episode)
 
     def is_due(self) -> bool:
         """Whether metrics are due for the log. Also writes the status file when that is due."""
@@ -83,12 +85,18 @@ def _overrides(callback: Callback, name: str) -> bool:
     return getattr(getattr(callback, name), "__func__", None) is not getattr(Callback, name)
 
 
-def run_metrics(moment: Moment, usage: Usage, samples: float, actors: Sequence[Snapshot]) -> dict[str, float]:
+def run_metrics(
+    moment: Moment,
+    usage: Usage,
+    samples: float,
+    actors: Sequence[Snapshot],
+    spent_s: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, float]:
     """Metrics of the whole run, in every runtime."""
     return {
         "train/updates": float(moment.updates),
         "train/seconds": moment.seconds,
-        **usage.metrics({"steps": moment.step, "updates": moment.updates, "samples": samples}),
+        **usage.metrics({"steps": moment.step, "updates": moment.updates, "samples": samples}, spent_s),
         **infer_ms(actors),
     }
 

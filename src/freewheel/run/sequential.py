@@ -11,7 +11,7 @@ import torch
 from freewheel.errors import CheckpointError
 from freewheel.machine.fault_points import arm
 from freewheel.report.account import Account, RoleTime, account
-from freewheel.report.phases import PHASES
+from freewheel.report.phases import ACTS, LEARNS, PHASES
 from freewheel.report.usage import Usage
 from freewheel.run import state
 from freewheel.run.build import build_actor, build_learner, player_of
@@ -109,32 +109,27 @@ class Sequential:
         self._tell()
 
     def _act(self) -> None:
-        moment, begun, is_new = self.moment, time.perf_counter(), not self.actor.waiting
+        moment, is_new = self.moment, not self.actor.waiting
         self.actor.seconds = moment.seconds
         self.actor.turn()
         self._page.enter(REPORT)
-        self._usage.spend("actor", time.perf_counter() - begun)
         moment.step = self.plan.counts.steps
         moment.seconds = time.monotonic() - self._began
         moment.return_mean = self.actor.groups[0].episodes.window.mean
         if self.actor.finished:
-            for index, episode in self.actor.take_finished():
-                self._reporter.episode(episode, self.plan.policies[index].name)
+            self._reporter.finished(self.actor.take_finished(), self.plan.policies)
         if is_new:
             self._reporter.call("on_step")
 
     def _learn(self, learner: Any) -> None:
-        begun = time.perf_counter()
         while learner.turn():
             self._page.enter(REPORT)
-            self._usage.spend("learner", time.perf_counter() - begun)
             if warning := learner.take_warning():
                 self._reporter.note(f"warning: {warning}.")
             for note in learner.take_notes():
                 self._reporter.note(note)
             self.moment.updates = self.plan.counts.updates
             self._reporter.call("on_update")
-            begun = time.perf_counter()
 
     def _tell(self) -> None:
         moment, progress = self.moment, self._reporter.progress
@@ -151,7 +146,10 @@ class Sequential:
 
     def _metrics(self) -> dict[str, float]:
         samples = sum(one.updates * one.algo.batch_rows for one in self.learners)
-        found = run_metrics(self.moment, self._usage, samples, [self.plan.ledger.snapshot(SUPERVISOR)])
+        now = self.plan.ledger.snapshot(SUPERVISOR)
+        found = run_metrics(
+            self.moment, self._usage, samples, [now], {"actor": now.in_s(ACTS), "learner": now.in_s(LEARNS)}
+        )
         if isinstance(self.actor.world, PoolWorld):
             found["train/cut_episodes"] = float(self.actor.world.num_truncated)
         for policy, learner, group in zip(self.plan.policies, self.learners, self.actor.groups, strict=True):
