@@ -2,6 +2,8 @@
 
 namespace fw {
 
+static constexpr u64 kReleaseBytes = 1 << 15;
+
 // One actor's right to write some lanes.
 //
 // Contract: append() checks everything before it writes anything; it knows where episodes begin (after a last row, and
@@ -37,7 +39,9 @@ class Writer : Home {
       check_priorities(priorities->data<float>(), n);
     }
     for (i64 i = 0; i < n; ++i) check_owned(lane.data<i64>()[i]);
-    nb::gil_scoped_release free;
+    // A few rows are written sooner than another thread could take the interpreter and give it back.
+    std::optional<nb::gil_scoped_release> free;
+    if (u64(n) * bound_->lanes.shape().payload_words * 8 >= kReleaseBytes) free.emplace();
     return write(lane.data<i64>(), n, fields, rewards.data<float>(), ended.data<char>(), cut.data<char>(), version,
                  priorities ? priorities->data<float>() : nullptr);
   }

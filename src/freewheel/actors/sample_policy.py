@@ -157,7 +157,7 @@ class Choices:
 
 def _sampled(logits: Array, noise: Array) -> tuple[Array, Array]:
     """The index sampled for each row, and its log-probability. `noise` [k, 1] is in 0..1."""
-    logits = logits - logits.max(1, keepdims=True)
+    logits = logits - np.maximum.reduce(logits, 1, keepdims=True)
     sums = np.exp(logits).cumsum(1)
     total = sums[:, -1:]
     # An index with probability 0 has the same sum as the one before it, so it is never sampled.
@@ -237,7 +237,7 @@ class LaneNoise:
     def __init__(self, seed: int, num_lanes: int, width: int, *, is_normal: bool, first_lane: int = 0) -> None:
         self.drawn = np.zeros(num_lanes, np.int64)
         self._seed, self._is_normal, self._first_lane = seed, is_normal, first_lane
-        self._blocks = np.zeros((num_lanes, BLOCK, width), np.float32)
+        self._blocks = np.zeros((BLOCK, num_lanes, width), np.float32)
         self._made = np.full(num_lanes, -1, np.int64)  # which block each lane has
         self._even: int | None = 0  # the draws of every lane, if all have as many
 
@@ -257,7 +257,7 @@ class LaneNoise:
                 self._make(lane, block)
         self._even += 1
         self.drawn += 1
-        drawn: Array = self._blocks[lanes, index]
+        drawn: Array = self._blocks[index].take(lanes, 0)
         return drawn
 
     def _draw_unevenly(self, lanes: Array) -> Array:
@@ -267,16 +267,13 @@ class LaneNoise:
         for i in np.flatnonzero(block != self._made[lanes]).tolist():
             self._make(int(lanes[i]), int(block[i]))
         self.drawn[lanes] = count + 1
-        drawn: Array = self._blocks[lanes, index]
+        drawn: Array = self._blocks[index, lanes]
         return drawn
 
     def _make(self, lane: int, block: int) -> None:
         seed = np.random.SeedSequence([self._seed, lane + self._first_lane, block])
         generator = np.random.Generator(np.random.PCG64(seed))
-        rows = self._blocks[lane]
-        if self._is_normal:
-            generator.standard_normal(rows.shape, np.float32, out=rows)
-        else:
-            generator.random(rows.shape, np.float32, out=rows)
-            rows *= BELOW_ONE
+        draw = generator.standard_normal if self._is_normal else generator.random
+        rows = draw(self._blocks[:, lane].shape, np.float32)
+        self._blocks[:, lane] = rows if self._is_normal else rows * BELOW_ONE
         self._made[lane] = block
