@@ -137,10 +137,12 @@ class ParamGroup:
 
 @dataclass(frozen=True)
 class Loss:
-    """`function(forward, params, target, batch, draws, hyper)` trains one group. Each loss sees the steps of those before it."""
+    """`function(forward, params, target, batch, draws, hyper)` trains its groups, which are neighbours. Each loss sees the steps of
+    those before it. `name` is what it is logged as beside the others."""
 
     function: LossFunction
-    group: int = 0
+    groups: tuple[int, ...] = (0,)
+    name: str = "loss"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from freewheel.contracts import Loss, ParamGroup, TargetRule
 from freewheel.errors import ConfigError
 from freewheel.learners.gradient_workers import SharedGradients, WorkersMemory, work
 from freewheel.learners.passes import slices_of
+from freewheel.learners.update import Update
 from freewheel.nets.flat import Flat
 
 LRS = {"lr": 1e-2, "actor_lr": 3e-3}
@@ -215,3 +216,45 @@ def test_statistics_of_a_norm_belong_to_the_update_of_its_loss() -> None:
     moved = update.flat.views(update.state.weights)["critic.1.num_batches_tracked"]
     assert moved.item() == 2 * 3
     assert all(isinstance(loss, Loss) for loss in update.algo.losses)
+
+
+class Apart(TwoGroups):
+    """Losses that do not look at each other's weights: as two losses, or as one over both groups."""
+
+    def __init__(self, joined: bool) -> None:
+        super().__init__(clip=(0.05, 0.0))
+        self.losses = (Loss(self.critic_loss, (0,)), Loss(self.actor_loss, (1,)))
+        if joined:
+            self.losses = (Loss(self.both, (0, 1)),)
+
+    def actor_loss(self, forward: Any, params: Any, target: Any, batch: Any, draws: Any, hyper: Any) -> Any:
+        return forward(params, batch["obs"]).square().mean(), None
+
+    def both(self, *given: Any) -> Any:
+        (critic, outcome), (actor, _) = self.critic_loss(*given), self.actor_loss(*given)
+        return critic + actor, outcome
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("unrolled", [0, 1, 4])
+def test_one_loss_over_two_groups_steps_each_by_its_own_rate_and_clipping(
+    unrolled: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same steps as by two losses; with 0 eager."""
+    as_traced(monkeypatch)
+    found = []
+    for joined in (False, True):
+        algo: Any = Apart(joined)
+        update = Update(algo, LearnerConfig(), unrolled=max(unrolled, 1), precision=precision)
+        if update.precision == "fp16":
+            update.state.scale.copy_(torch.tensor([64.0, 8.0]))  # small: none of these overflows
+        if unrolled:
+            each = [rows(100 + k) for k in range(unrolled)]
+            stack = (stacked([b for b, _ in each]), stacked([d for _, d in each]))
+            update.compile(*(each[0] if unrolled == 1 else stack))
+        train(update)
+        assert update.is_compiled == bool(unrolled)
+        assert update.state.updates.tolist()[0] == update.state.updates.tolist()[1]
+        found.append(update.state)
+    for name in ("weights", "target", "mean", "square"):
+        torch.testing.assert_close(getattr(found[0], name), getattr(found[1], name), rtol=1e-3, atol=1e-6)

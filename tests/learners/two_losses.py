@@ -65,7 +65,7 @@ class TwoGroups:
             ParamGroup("critic", "critic.", clip_norm=clip[0], target=critic_rule),
             ParamGroup("actor", "actor.", lr="actor_lr", clip_norm=clip[1], target=actor_rule),
         )
-        self.losses: Sequence[Loss] = (Loss(self.critic_loss, 0), Loss(self.actor_loss, 1))
+        self.losses: Sequence[Loss] = (Loss(self.critic_loss, (0,)), Loss(self.actor_loss, (1,)))
 
     def hyper(self, share_done: float) -> dict[str, float]:
         return {"actor_lr": 1e-3}

@@ -1,7 +1,7 @@
 """SAC: an actor that maximises return and entropy, two critics of which the lower counts, and a temperature that weighs the entropy.
 
-Three losses in order, each with its own parameters. The critics learn r + discount * (min Q' - alpha * log pi) of the next
-state; the actor learns to raise min Q - alpha * log pi; the temperature keeps the entropy near its target.
+Two losses in order. The critics learn r + discount * (min Q' - alpha * log pi) of the next state; the actor learns to raise
+min Q - alpha * log pi, and the temperature, by the same actions, to keep the entropy near its target.
 """
 
 from __future__ import annotations
@@ -93,9 +93,10 @@ class Algorithm(FromReplay, Defaults):
             ParamGroup("actor", "actor.", "actor_lr" if sac.actor_lr else "lr", clip_norm=clip),
             ParamGroup("temperature", "temperature.", "alpha_lr" if sac.alpha_lr else "lr", decays=False),
         )
-        self.losses = (Loss(self.critic_loss, 0), Loss(self.actor_loss, 1), Loss(self.temperature_loss, 2))
-        if not sac.learn_alpha:
-            self.losses = self.losses[:2]
+        self.losses = (
+            Loss(self.critic_loss, (0,), "critic_loss"),
+            Loss(self.actor_loss, (1, 2) if sac.learn_alpha else (1,), "actor_loss"),
+        )
 
     def _build(self, body: Any) -> nn.Module:
         config = self.config
@@ -121,14 +122,11 @@ class Algorithm(FromReplay, Defaults):
     ) -> tuple[Tensor, None]:
         action, log_prob = self.actions.draw(forward(params, batch["obs"]), draws["now"])
         value = forward(params, batch["obs"], action).amin(1)
-        return (forward(params).detach().exp() * log_prob - value).mean(), None
-
-    def temperature_loss(
-        self, forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws, hyper: Hyper
-    ) -> tuple[Tensor, None]:
-        with torch.no_grad():
-            _, log_prob = self.actions.draw(forward(params, batch["obs"]), draws["now"])
-        return -(forward(params) * (log_prob + self.target_entropy)).mean(), None
+        log_alpha = forward(params)
+        loss = (log_alpha.detach().exp() * log_prob - value).mean()
+        if self.config.sac.learn_alpha:
+            loss = loss - (log_alpha * (log_prob.detach() + self.target_entropy)).mean()
+        return loss, None
 
     def draws(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
         return {name: torch.randn(rows, self.actions.size, generator=generator) for name in ("next", "now")}

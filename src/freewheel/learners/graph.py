@@ -83,8 +83,8 @@ def _unpacked(update: Update, given: Sequence[Tensor], batch: Batch, draws: Draw
 
 def _move_targets(update: Update, state: State) -> None:
     # Counted by the steps of a group: each update makes one for each of the group's losses.
-    group = update.algo.losses[0].group
-    steps = sum(loss.group == group for loss in update.algo.losses)
+    group = update.algo.losses[0].groups[0]
+    steps = sum(group in loss.groups for loss in update.algo.losses)
     updates = state.updates if state.updates.ndim == 0 else state.updates[group]
     updates = updates if steps == 1 else updates // steps
     for own, rule in update.rules:

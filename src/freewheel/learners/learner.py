@@ -174,7 +174,9 @@ class Learner:
         if self.last is None:
             return {}
         loss, norm, outcome = self.last
+        each = zip(self.algo.losses, loss.reshape(-1, len(self.algo.losses)).mean(0).tolist(), strict=True)
         return {
+            **{one.name: mean for one, mean in each},
             "loss": loss.mean().item(),
             "grad_norm": norm.mean().item(),
             "lr": self.lr,

@@ -63,7 +63,8 @@ class Passes:
         part = self.algo.losses[which]
         params, buffers = self.flat.split(state.weights)
         target = self.flat.views(state.target) if self.target_net is not None else None
-        own, shapes = self.slices[part.group], self._shapes[part.group]
+        own = slice(self.slices[part.groups[0]].start, self.slices[part.groups[-1]].stop)
+        shapes = {name: shape for group in part.groups for name, shape in self._shapes[group].items()}
         frozen = self.flat.param_views(params) if len(self.slices) > 1 else {}
 
         def loss_of(trained: Tensor, buffers: Tensor) -> tuple[Tensor, tuple[Tensor, Any, dict[str, Tensor]]]:
@@ -73,7 +74,7 @@ class Passes:
             given = given | moving
             loss, outcome = part.function(self.by_views, given, target, batch, draws, hyper)
             after = {name: tensor.detach() for name, tensor in moving.items()}
-            return self.scaled(state, part.group, loss), (loss.detach(), outcome or (), after)
+            return self.scaled(state, part.groups[0], loss), (loss.detach(), outcome or (), after)
 
         trained = params[own].clone() if frozen else params
         gradient, (_, (loss, outcome, after)) = grad_and_value(loss_of, has_aux=True)(trained, buffers)
@@ -97,6 +98,17 @@ class Passes:
         if self.precision != "fp16":
             return loss
         return loss * (state.scale if len(self.slices) == 1 else state.scale[group])
+
+    def by_group(self, state: State, which: int, gradient: Tensor) -> list[tuple[int, Tensor]]:
+        """The gradient of a loss, a part for each of its groups, with the group's own scale in place of the first one's."""
+        first, *others = groups = self.algo.losses[which].groups
+        if not others:
+            return [(first, gradient)]
+        parts = torch.split(gradient, [self.slices[index].stop - self.slices[index].start for index in groups])
+        if self.precision == "fp16":
+            each = zip(groups, parts, strict=True)
+            return [(index, part * (state.scale[index] / state.scale[first])) for index, part in each]
+        return list(zip(groups, parts, strict=True))
 
 
 def has_target(algo: Algo) -> bool:

@@ -219,11 +219,13 @@ class Update:
         return named | {f"optimizer.{name}": tensor for name, tensor in rest.items()}
 
     def _apply(self, state: State, hyper: Hyper, which: int, gradient: Gradient, piece: int) -> Updated:
-        """One step of the optimiser for the group of a loss."""
-        index = self.algo.losses[which].group
-        lr = hyper[self.algo.groups[index].lr]
-        own = state if len(self.passes.slices) == 1 else state.of_group(index, self.passes.slices[index])
-        norm = self._optimizers[index](own, lr, gradient.vector, gradient.loss, piece)
+        """One step of the optimiser for each group of a loss."""
+        norms = []
+        for index, vector in self.passes.by_group(state, which, gradient.vector):
+            lr = hyper[self.algo.groups[index].lr]
+            own = state if len(self.passes.slices) == 1 else state.of_group(index, self.passes.slices[index])
+            norms.append(self._optimizers[index](own, lr, vector, gradient.loss, piece))
+        norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
         return Updated(gradient.loss, norm, gradient.outcome)
 
     def args(self, state: State, batch: Batch, draws: Draws) -> list[Tensor]:
@@ -308,8 +310,8 @@ class Update:
             return out.float()
 
         loss, outcome = part.function(forward, passes.net, passes.target_net, batch, draws, hyper)
-        scaled, params = passes.scaled(state, part.group, loss), passes.params[part.group]
-        each = torch.autograd.grad(scaled, params, materialize_grads=True)
+        params = [one for group in part.groups for one in passes.params[group]]
+        each = torch.autograd.grad(passes.scaled(state, part.groups[0], loss), params, materialize_grads=True)
         return Gradient(torch.cat([one.reshape(-1) for one in each]), loss.detach(), outcome)
 
     def _gradient_compiled(self, state: State, which: int, batch: Batch, draws: Draws, hyper: Hyper) -> Gradient:
