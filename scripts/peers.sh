@@ -49,9 +49,10 @@ can_import() {
 }
 
 install_main() {
-    pip install --constraint "$wanted" torch==2.13.0 cpprb stable-baselines3 torchrl tianshou jax sbx-rl envpool ale-py opencv-python-headless
-    can_import cpprb stable_baselines3 torchrl.data tianshou.data jax sbx envpool ale_py cv2
-    echo "$venv is ready: cpprb, stable-baselines3, torchrl, tianshou, jax, sbx-rl, envpool, ale-py"
+    pip install --constraint "$wanted" torch==2.13.0 cpprb stable-baselines3 torchrl tianshou jax sbx-rl envpool ale-py opencv-python-headless \
+        "gymnasium[mujoco]"
+    can_import cpprb stable_baselines3 torchrl.data tianshou.data jax sbx envpool ale_py cv2 mujoco
+    echo "$venv is ready: cpprb, stable-baselines3, torchrl, tianshou, jax, sbx-rl, envpool, ale-py, mujoco"
 }
 
 # Its source package wants to fetch raylib for envs of its own (Ocean), which are not measured here; without them its setup script

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.compare_trainings import best_of, details, measure_all, why_nothing
-from benchmarks.control.plan import LIMIT, PEERS, chosen_envs, plan
+from benchmarks.control.plan import LIMIT, PEERS, plan
 from benchmarks.peers.control_settings import BATCH
 from benchmarks.settings import ControlSettings
 from freewheel.bench.harness import OURS, Case, describe_machine, report, shown, warn_if_busy
@@ -22,7 +22,7 @@ def run(settings: ControlSettings) -> list[Case]:
     warn_if_busy(machine)
     versions = measure_all("bench control", everybody, settings.rounds, settings.warm_s, settings.seconds)
     machine["versions"] |= {side: version for side, version in versions.items() if side not in (OURS, LIMIT)}
-    cases = [make_case(env, everybody) for env in chosen_envs(settings.envs)]
+    cases = [make_case(env, everybody) for env in dict.fromkeys(one.kind for one in everybody)]
     report("control", machine, cases, as_json=settings.json)
     return cases
 

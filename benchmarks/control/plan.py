@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from benchmarks.compare_trainings import interleaved, side_pythons
 from benchmarks.control.training import order_of
 from benchmarks.installed import HERE, OUR_PATH, PEER_PATH
-from benchmarks.peers.control_settings import BATCH, ENVS
+from benchmarks.peers.control_settings import BATCH, ENVS, MUJOCO_ENV
 from benchmarks.settings import ControlSettings
 from freewheel.bench.checks import check_names, check_numbers, check_training
 from freewheel.bench.harness import OURS
@@ -57,6 +59,12 @@ def chosen_envs(asked: Sequence[str] | None) -> list[str]:
     envs = list(ENVS) if asked is None else check_names(asked, ENVS, "env")
     if not envs:
         raise ConfigError(f"--envs none leaves nothing to measure. Choose from {', '.join(ENVS)}.")
+    if MUJOCO_ENV in envs and find_spec("mujoco") is None:
+        needs = f'{MUJOCO_ENV} needs MuJoCo: .venv/bin/pip install "gymnasium[mujoco]"'
+        if asked is not None:
+            raise ConfigError(f"{needs}, or leave it out.")
+        print(f"{needs}. It is left out.", file=sys.stderr)
+        envs.remove(MUJOCO_ENV)
     return envs
 
 

@@ -1,6 +1,7 @@
 """The training that every side of `benchmarks control` is measured on: SAC with two layers of 256, one update of 256 rows per step."""
 
-ENVS = ("Pendulum-v1", "HalfCheetah-v5")
+MUJOCO_ENV = "HalfCheetah-v5"
+ENVS = ("Pendulum-v1", MUJOCO_ENV)
 BATCH = 256
 HIDDEN = (256, 256)
 BUFFER = 100_000
