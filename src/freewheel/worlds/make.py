@@ -19,7 +19,7 @@ from freewheel.machine.trial import Choice, throwaway
 from freewheel.worlds import atari
 from freewheel.worlds.check import close_all
 from freewheel.worlds.envpool_async import AsyncVectorWorld, gives_some_lanes
-from freewheel.worlds.find import call_maker, find_factory, find_import, find_spec, makes_vector, takes
+from freewheel.worlds.find import find_factory, find_import, find_spec, makes_vector, named_errors, takes
 from freewheel.worlds.image import prepare
 from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.measure import choose, no_listener
@@ -131,8 +131,9 @@ def _choose(env: AnyEnv, config: WorldConfig, cores: int, actors: int, tell: Cal
 def _make_outside(env: AnyEnv, config: WorldConfig, seed: int, first_lane: int) -> World:
     """The world that `module:name` makes of `env`, which can be anything."""
     who = f"world.kind={config.kind}"
-    make = partial(find_import(config.kind, "a world"), env, config, seed, first_lane=first_lane)
-    world: World = call_maker(who, make, cure="It is called with (env, config, seed, first_lane=...).")
+    make = find_import(config.kind, "a world")
+    with named_errors(who, cure="It is called with (env, config, seed, first_lane=...)."):
+        world: World = make(env, config, seed, first_lane=first_lane)
     if missing := [member for member in MEMBERS if not hasattr(world, member)]:
         raise ConfigError(
             f"{who} made {type(world).__name__}, which has no {', '.join(missing)}. "
@@ -219,7 +220,8 @@ def _make_registered(env_id: str, config: WorldConfig, render_mode: str | None, 
         kwargs["render_mode"] = render_mode
     if atari.is_atari(spec):
         kwargs = atari.env_kwargs(name, config, kwargs)
-    made = call_maker(name, lambda: gymnasium.make(spec, limit, disable_env_checker=True, **kwargs), spec)
+    with named_errors(name, spec=spec):
+        made = gymnasium.make(spec, limit, disable_env_checker=True, **kwargs)
     quicken(made)
     if atari.is_atari(spec):
         atari.set_frame_rate(made, config)
@@ -232,7 +234,8 @@ def _call_factory(factory: Factory, config: WorldConfig, render_mode: str | None
         raise ConfigError(f"{name} makes a vector env, and one plain env is needed here. {PLAIN_CURE}")
     if render_mode is not None and takes(factory, "render_mode"):
         kwargs["render_mode"] = render_mode
-    made = call_maker(name, lambda: factory(**kwargs))
+    with named_errors(name):
+        made = factory(**kwargs)
     if not isinstance(made, gymnasium.Env):
         raise ConfigError(
             f"{name} made {type(made).__name__}, which is not a gymnasium.Env. "
@@ -290,18 +293,21 @@ def _make_vector(name: str, env: str | Factory, config: WorldConfig) -> Vector:
                 f"{name} has no vector env of its own. Set world.kind to inline for copies in one process."
             )
         if atari.is_atari(spec):
-            return call_maker(name, lambda: atari.make_vector(name, spec, config, kwargs), spec)
+            with named_errors(name, spec=spec):
+                return atari.make_vector(name, spec, config, kwargs)
         _refuse(name, "is made in its own vector form", _steps_and_images(replace(config, max_episode_steps=0)))
         if config.max_episode_steps:
             kwargs["max_episode_steps"] = config.max_episode_steps
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-        vector = call_maker(name, lambda: gymnasium.make_vec(spec, config.lanes, mode, **kwargs), spec)
+        with named_errors(name, spec=spec):
+            vector = gymnasium.make_vec(spec, config.lanes, mode, **kwargs)
         quicken(vector)
         return vector
     _refuse(name, "makes its own vector env", _steps_and_images(config))
     if makes_vector(env):
         kwargs["num_envs"] = config.lanes
-    made = call_maker(name, lambda: env(**kwargs))
+    with named_errors(name):
+        made = env(**kwargs)
     if is_puffer(made):
         return PufferVector(made)
     if not isinstance(made, gymnasium.vector.VectorEnv):
