@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from freewheel.cli.eval import Agent, RunArgs, check_episodes, check_spaces, load_agent
+from freewheel.cli.eval import Agent, RunArgs, check_episodes, load_agent
 from freewheel.errors import ConfigError
 from freewheel.films.film import Film, check_film
 
@@ -81,6 +81,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[Take]]:
     from freewheel.algos.make import seed_of
+    from freewheel.evaluate import check_spaces
     from freewheel.films.clips import fps_of, make_drawn, shoot
     from freewheel.report.progress import Progress
     from freewheel.worlds.check import close_all
@@ -92,7 +93,7 @@ def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[T
         os.environ.setdefault(name, value)
     env = make_drawn(agent.env, agent.config.world)
     try:
-        check_spaces(agent, env.observation_space, env.action_space)
+        check_spaces(agent.policy.trained, agent.env, env.observation_space, env.action_space)
         fps, stack = args.fps or fps_of(env), agent.config.world.stack if args.seen else 0
         takes: list[Take] = []
         with (

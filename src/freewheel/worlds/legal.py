@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from freewheel.spec import MASK, Space
+from freewheel.spec import MASK, Space, choices
 from freewheel.worlds.world import Array
 
 
@@ -15,7 +15,8 @@ class Legal:
     """Replaces each forbidden choice by the next one that is allowed. Without a mask actions stay as they are."""
 
     def __init__(self, obs_space: Space, action_space: Space) -> None:
-        self._counts, self._starts = _choices(action_space)
+        self._counts, starts = choices(action_space)
+        self._starts = np.array(starts, np.int64)
         mask = obs_space.spaces.get(MASK) if isinstance(obs_space, spaces.Dict) else None
         size = -1 if mask is None else int(np.prod(mask.shape or (), dtype=np.int64))
         self.has_mask = size == sum(self._counts) > 0
@@ -41,15 +42,3 @@ class Legal:
             first += count
         moved: Array = (places + self._starts).astype(actions.dtype).reshape(actions.shape)
         return moved
-
-
-def _choices(space: Space) -> tuple[list[int], Array]:
-    """The number of options of each choice, and the value of the first option."""
-    if isinstance(space, spaces.Discrete):
-        return [int(space.n)], np.array([space.start], np.int64)
-    if isinstance(space, spaces.MultiDiscrete):
-        return space.nvec.reshape(-1).tolist(), np.asarray(space.start, np.int64).reshape(-1)
-    if isinstance(space, spaces.MultiBinary):
-        size = int(np.prod(space.shape, dtype=np.int64))
-        return [2] * size, np.zeros(size, np.int64)
-    return [], np.zeros(0, np.int64)

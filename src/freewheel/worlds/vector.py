@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 from freewheel._core import StepReader
 from freewheel.errors import ConfigError
-from freewheel.spec import Space
+from freewheel.spec import Space, any_value
 from freewheel.worlds import check
 from freewheel.worlds.check import Leaf, Where
 from freewheel.worlds.image import LIFE_LOST
@@ -77,7 +77,7 @@ class VectorWorld:
         self._none = np.zeros(self.num_lanes, np.bool_)
         self._step_count = 0
         self._begun = np.zeros(self.num_lanes, np.int64)  # the step with which the lane's episode began
-        self._actions = np.stack([_idle_action(self.action_space)] * self.num_lanes)
+        self._actions = np.stack([any_value(self.action_space)] * self.num_lanes)  # for lanes whose step is a reset
         # Lanes that wait for an action: the array of recv, until one of them has an action.
         self._given: Array | None = None
         self._over = self._none  # ended; the next step resets them (NEXT_STEP)
@@ -329,11 +329,3 @@ def _final_value(final: Any, leaf: Leaf, lane: int) -> Any:
         if key is not None:
             final = final[key]
     return final
-
-
-def _idle_action(space: Space) -> Array:
-    """An action of the space, for lanes whose step is a reset."""
-    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
-        return np.asarray(space.start, space.dtype)
-    zeros = np.zeros(space.shape or (), space.dtype)
-    return np.clip(zeros, space.low, space.high) if isinstance(space, spaces.Box) else zeros
