@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from freewheel.doctor.env_costs import legal_for, samples_of
 from freewheel.doctor.facts import ENV, Fact
 from freewheel.spec import RowSpec, Space, flatten, leaves
+from freewheel.worlds.legal import RandomActions
 from freewheel.worlds.world import Group
 
 BY_NAME = "each process makes the env by its name"
@@ -65,12 +65,11 @@ def repeats_fact(env: Any, by_mask: bool) -> Fact:
 
 
 def _episode(env: Any, by_mask: bool) -> list[bytes]:
-    legal = legal_for(env.observation_space, env.action_space, by_mask)
+    actions = RandomActions(env.observation_space, env.action_space, by_mask)
     observed, _ = env.reset(seed=1)
     seen = [_bytes(env, observed)]
-    for action in samples_of(env.action_space)[:REPEAT_STEPS]:
-        taken = action if legal is None else legal.one(action, observed)
-        observed, reward, terminated, truncated, _ = env.step(taken)
+    for i in range(REPEAT_STEPS):
+        observed, reward, terminated, truncated, _ = env.step(actions.one(i, observed))
         seen.append(_bytes(env, observed) + repr(float(reward)).encode())
         if terminated or truncated:
             break

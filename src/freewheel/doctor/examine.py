@@ -20,7 +20,7 @@ import torch
 from freewheel.algos.make import make_algo
 from freewheel.config import Config
 from freewheel.contracts import Spaces
-from freewheel.doctor.env_costs import Costs, Driver, costs_of_env, costs_of_world, paced
+from freewheel.doctor.env_costs import Costs, costs_of_env, costs_of_world, paced
 from freewheel.doctor.env_facts import BY_NAME, pickling_fact, repeats_fact, space_facts
 from freewheel.doctor.facts import ENV, SOFTWARE, Fact
 from freewheel.errors import ConfigError, EnvError, FreewheelError
@@ -33,9 +33,11 @@ from freewheel.memory.segment import allowed_bytes, format_bytes
 from freewheel.nets.inputs import has_images
 from freewheel.run.layout import Layout, choose
 from freewheel.spec import RowSpec
+from freewheel.worlds.choose import choose_world
 from freewheel.worlds.find import find_import, find_spec
 from freewheel.worlds.inline import InlineWorld
-from freewheel.worlds.make import choose_world, make_env, make_world
+from freewheel.worlds.make import make_env, make_world
+from freewheel.worlds.measure import Driver
 from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.vector import VectorWorld
 from freewheel.worlds.world import Group, World, sole_group

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from freewheel.config import WorldConfig
 from freewheel.machine import trial
 from freewheel.machine.trial import Choice
-from freewheel.spec import Space
 
 # Costs of a step besides the env itself, on 2 cores with Python 3.11. A pool wakes a worker for each group of lanes.
 INLINE_S = 2e-6
@@ -34,7 +33,9 @@ class Cost:
     step_s: float
     core_s: float
     waits: bool
-    spaces: tuple[Space, Space] | None = None  # of observations and actions
+
+
+UNMEASURED = Cost(1.0, 1.0, False)  # of an env whose step failed
 
 
 def choose(
@@ -72,7 +73,7 @@ def choose(
 
 def unmeasured(config: WorldConfig, why: str, cores: int) -> Choice[WorldConfig]:
     """For an env whose step failed: a pool if the settings ask for one, inline otherwise."""
-    chosen = pool_of(config, Cost(1.0, 1.0, False), cores)[0] if wants_pool(config) else inline_of(config)
+    chosen = pool_of(config, UNMEASURED, cores)[0] if wants_pool(config) else inline_of(config)
     how = f"Using a pool of {_many(chosen)}" if chosen.kind == "pool" else "Stepping the envs one by one"
     return Choice(chosen, f"{how}: the step could not be measured ({why}).")
 

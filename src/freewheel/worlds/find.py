@@ -87,16 +87,11 @@ def _missing_package(name: str, error: Exception, spec: EnvSpec | None) -> str:
 
 
 def _near_ids(env_id: str) -> str:
-    stem = _stem(env_id)
-    stems: dict[str, list[str]] = {}
-    for known in gymnasium.registry:
-        stems.setdefault(_stem(known), []).append(known)
-    if stem in stems:
-        newest = max(stems[stem], key=lambda known: gymnasium.registry[known].version or 0)
-        return f"Did you mean {newest}?"
-    near = [known for close in difflib.get_close_matches(stem, stems, 3, 0.6) for known in stems[close][-1:]]
+    by_version = sorted(gymnasium.registry, key=lambda known: gymnasium.registry[known].version or 0)
+    newest, stem = {_stem(known): known for known in by_version}, _stem(env_id)
+    near = [stem] if stem in newest else difflib.get_close_matches(stem, newest, 3, 0.6)
     if near:
-        return f"Did you mean {' or '.join(near)}?"
+        return f"Did you mean {' or '.join(newest[close] for close in near)}?"
     return (
         "gymnasium.pprint_registry() lists the known ids. Write package:id for an id of another package, such as "
         "minigrid:MiniGrid-Empty-8x8-v0, and module:function for your own function."

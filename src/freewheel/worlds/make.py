@@ -13,18 +13,16 @@ from freewheel.config import WorldConfig, wanted
 from freewheel.config.check import check_kind, read_kwargs
 from freewheel.errors import ConfigError
 from freewheel.imports import is_import
-from freewheel.machine import world_kind
 from freewheel.machine.cores import num_cores
-from freewheel.machine.trial import Choice, throwaway
+from freewheel.machine.world_kind import UNMEASURED, pool_of
 from freewheel.worlds import atari
 from freewheel.worlds.check import close_all
 from freewheel.worlds.envpool_async import AsyncVectorWorld, gives_some_lanes
 from freewheel.worlds.find import find_factory, find_import, find_spec, makes_vector, named_errors, takes
 from freewheel.worlds.image import prepare
 from freewheel.worlds.inline import InlineWorld
-from freewheel.worlds.measure import choose, no_listener
-from freewheel.worlds.pool import START_S, PoolWorld
-from freewheel.worlds.pool_member import check_picklable
+from freewheel.worlds.measure import try_env
+from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.puffer import PufferVector, is_puffer
 from freewheel.worlds.quick import quicken
 from freewheel.worlds.seeds import lane_key
@@ -35,7 +33,6 @@ Env = gymnasium.Env[Any, Any]
 Factory = Callable[..., Any]
 AnyEnv = str | Env | Vector | Factory
 PLAIN_CURE = "Give the id of an env, or a function that makes one."
-DECIDED = ("kind", "workers", "threads")  # the settings that a measurement decides
 # What a world from outside must have: see World.
 MEMBERS = ("name", "may_rest", "groups", "recv", "send", "close", "state", "set_state")
 
@@ -53,7 +50,7 @@ def make_world(
 
     In the run its lanes are numbered from `first_lane` on: the seeds of their episodes and errors use these numbers.
 
-    Here auto is vector for a vector env and inline for all others; `choose_world` finds the fastest. A pool replaces a worker after
+    Here auto is vector for a vector env and inline for all others; worlds/choose.py finds the fastest. A pool replaces a worker after
     `step_timeout_s`, up to `restarts` times. A kind of `module:name` is called with (env, config, seed, first_lane=...).
     """
     name, kwargs, kind = env_name(env), read_kwargs(config), config.kind
@@ -69,63 +66,14 @@ def make_world(
     if isinstance(env, gymnasium.Env):
         return _around_one(env, config, kwargs, seed, name)
     factory = find_factory(env)
-    if kind == "vector" or (kind == "auto" and _makes_only_vector(factory)):
+    if kind == "vector" or (kind == "auto" and makes_only_vector(factory)):
         # A vector env is seeded as a whole, and the actors of one run need different seeds.
         return _make_vector_world(name, factory, config, lane_key(seed, first_lane) if first_lane else seed)
-    if _makes_only_vector(factory):
+    if makes_only_vector(factory):
         raise ConfigError(f"{name} makes a vector env, which world.kind={kind} cannot step. Set it to auto or vector.")
     if kind == "pool":
         return _make_pool_world(name, env, config, seed, first_lane, step_timeout_s=step_timeout_s, restarts=restarts)
     return _make_inline_world(name, factory, config, seed, first_lane)
-
-
-def is_settled(env: AnyEnv, config: WorldConfig) -> bool:
-    """Whether settings and env leave no choice of the world."""
-    if isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)) or config.kind not in ("auto", "pool"):
-        return True
-    has_numbers = config.kind == "pool" and config.workers and config.threads
-    return _makes_only_vector(find_factory(env)) or bool(has_numbers)
-
-
-def choose_world(
-    env: AnyEnv, config: WorldConfig, cores: int = 0, actors: int = 1, tell_alive: Callable[[], None] = no_listener
-) -> Choice[WorldConfig]:
-    """Measures what world.kind=auto stands for on this number of cores (0: all), and how many workers a pool needs.
-
-    Worlds other than a pool would be stepped by `actors` processes. It takes a third of a second and the time to make an env.
-    Settings that leave no choice are returned unchanged. An env that hangs here hangs this process: `choose_apart` has a deadline
-    and listens to `tell_alive`.
-    """
-    if is_settled(env, config):
-        return Choice(config)
-    factory, name = find_factory(env), env_name(env)
-    has_vector = isinstance(factory, str) and find_spec(factory).vector_entry_point is not None
-    make = partial(make_env, env, replace(config, kind="inline", lanes=1), name=name)
-    try:
-        check_picklable(name, [make])
-        hindrance = ""
-    except ConfigError as error:
-        hindrance = str(error)
-    vector = partial(_make_vector_world, name, factory, seed=0) if has_vector else None
-    return choose(config, name, make, vector, hindrance, cores or num_cores(), actors, tell_alive)
-
-
-def choose_apart(env: AnyEnv, config: WorldConfig, actors: int, step_timeout_s: float) -> Choice[WorldConfig]:
-    """`choose_world` in a throwaway process. An env that hangs, crashes or raises is stepped inline, where the run reports the error."""
-    if is_settled(env, config):
-        return Choice(config)
-    # Making an env may start other programs.
-    work = (_choose, env, config, num_cores(), actors)
-    report = throwaway(*work, timeout_s=step_timeout_s, start_timeout_s=START_S, needs=(env,))
-    if not report.told:
-        return world_kind.unmeasured(config, report.failure, num_cores())
-    decided, reason, times = report.told[0]
-    return Choice(replace(config, **decided), reason, times)
-
-
-def _choose(env: AnyEnv, config: WorldConfig, cores: int, actors: int, tell: Callable[..., None]) -> None:
-    choice = choose_world(env, config, cores, actors, tell)
-    tell([{name: getattr(choice.chosen, name) for name in DECIDED}, choice.reason, choice.times])
 
 
 def _make_outside(env: AnyEnv, config: WorldConfig, seed: int, first_lane: int) -> World:
@@ -174,17 +122,19 @@ def _make_inline_world(name: str, env: str | Factory, config: WorldConfig, seed:
 def _make_pool_world(
     name: str, env: AnyEnv, config: WorldConfig, seed: int, first_lane: int, **limits: Any
 ) -> PoolWorld:
-    chosen = config if config.workers and config.threads else choose_world(env, config).chosen
-    make = partial(make_env, env, replace(chosen, kind="inline"), name=name)
+    make = partial(make_env, env, replace(config, kind="inline"), name=name)
+    if not (config.workers and config.threads):
+        cost = try_env(make())
+        config, _ = pool_of(config, UNMEASURED if isinstance(cost, Exception) else cost, num_cores())
     return PoolWorld(
-        [make] * chosen.lanes,
+        [make] * config.lanes,
         seed,
         name,
-        chosen.workers,
+        config.workers,
         first_lane=first_lane,
-        threads=chosen.threads,
-        min_ready=chosen.min_ready,
-        ready_wait_s=chosen.ready_wait_s,
+        threads=config.threads,
+        min_ready=config.min_ready,
+        ready_wait_s=config.ready_wait_s,
         **limits,
     )
 
@@ -318,7 +268,7 @@ def _make_vector(name: str, env: str | Factory, config: WorldConfig) -> Vector:
     return made
 
 
-def _makes_only_vector(env: str | Factory) -> bool:
+def makes_only_vector(env: str | Factory) -> bool:
     if not isinstance(env, str):
         return makes_vector(env)
     spec = find_spec(env)

@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.errors import ConfigError, EnvError, FreewheelError, Trouble
 from freewheel.machine.picklable import is_guarded, needs_main, without_main
 from freewheel.worlds import pool_worker
 from freewheel.worlds.pool_table import Table
@@ -71,16 +71,15 @@ class Member:
         try:
             if not self._end.poll(0):
                 return None
-            told = json.loads(self._end.recv_bytes())
+            told, was_in_close = json.loads(self._end.recv_bytes())
         except (EOFError, OSError):
             return None
-        if in_close and not told["in_close"]:
+        if in_close and not was_in_close:
             return None
-        kinds: dict[str, type[FreewheelError]] = {"ConfigError": ConfigError, "EnvError": EnvError}
-        text = told["text"] if told["kind"] in kinds else f"{self}: {told['kind']}: {told['text']}"
-        error = kinds.get(told["kind"], EnvError)(text)
-        if told["trace"]:
-            error.__cause__ = WorkerTrace(f"in {self}\n\n{told['trace']}")
+        trouble = Trouble(**told)
+        error = trouble.error(str(self), EnvError)
+        if trouble.trace:
+            error.__cause__ = WorkerTrace(f"in {self}\n\n{trouble.trace}")
         return error
 
     def kill(self) -> None:
