@@ -9,7 +9,7 @@ from functools import partial
 import gymnasium
 
 from freewheel.config import WorldConfig
-from freewheel.errors import ConfigError, FreewheelError
+from freewheel.errors import FreewheelError
 from freewheel.machine import world_kind
 from freewheel.machine.cores import num_cores
 from freewheel.machine.trial import Choice, throwaway
@@ -17,7 +17,7 @@ from freewheel.worlds.find import find_factory
 from freewheel.worlds.make import AnyEnv, Env, env_name, make_env, make_world, makes_only_vector
 from freewheel.worlds.measure import measure_vector, no_listener, try_env
 from freewheel.worlds.pool import START_S
-from freewheel.worlds.pool_member import check_picklable
+from freewheel.worlds.pool_member import why_not_pooled
 from freewheel.worlds.world import sole_group
 
 DECIDED = ("kind", "workers", "threads")  # the settings that a measurement decides
@@ -52,12 +52,7 @@ def choose_world(
     vector_s = None
     if not world_kind.wants_pool(config) and isinstance(find_factory(env), str):
         vector_s = _try_vector(env, world_kind.vector_of(config, cores, actors), one, tell_alive)
-    try:
-        check_picklable(name, [make])
-        hindrance = ""
-    except ConfigError as error:
-        hindrance = str(error)
-    return world_kind.choose(config, name, cost, vector_s, hindrance, cores, actors)
+    return world_kind.choose(config, name, cost, vector_s, why_not_pooled(name, [make]), cores, actors)
 
 
 def choose_apart(env: AnyEnv, config: WorldConfig, actors: int, step_timeout_s: float) -> Choice[WorldConfig]:
