@@ -189,11 +189,7 @@ def _summary(played: Sequence[Episode]) -> dict[str, Any]:
     lengths = np.array([episode.length for episode in played])
     return {
         "episodes": len(played),
-        "return_mean": float(returns.mean()),
-        "return_std": float(returns.std()),
-        "return_min": float(returns.min()),
-        "return_max": float(returns.max()),
-        "return_median": float(np.median(returns)),
+        **{f"return_{name}": float(getattr(np, name)(returns)) for name in ("mean", "std", "min", "max", "median")},
         "length_mean": float(lengths.mean()),
     }
 

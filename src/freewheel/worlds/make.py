@@ -32,7 +32,6 @@ from freewheel.worlds.world import TIMEOUT_S, World
 Env = gymnasium.Env[Any, Any]
 Factory = Callable[..., Any]
 AnyEnv = str | Env | Vector | Factory
-PLAIN_CURE = "Give the id of an env, or a function that makes one."
 # What a world from outside must have: see World.
 MEMBERS = ("name", "may_rest", "groups", "recv", "send", "close", "state", "set_state")
 
@@ -141,25 +140,28 @@ def _make_pool_world(
 
 def make_env(env: AnyEnv, config: WorldConfig, render_mode: str | None = None, *, name: str | None = None) -> Env:
     """One plain env, as a lane has it; also to evaluate or to watch. An env given as an object is that object."""
-    name = name or env_name(env)
-    if isinstance(env, gymnasium.Env):
-        _check_rendering(env, name, render_mode)
-        return _limited(prepare(env, config, name), config)
-    if isinstance(env, gymnasium.vector.VectorEnv):
-        raise ConfigError(f"{name} is a vector env, and one plain env is needed here. {PLAIN_CURE}")
-    factory, is_limited = find_factory(env), False
-    if isinstance(factory, str):
+    name, factory = name or env_name(env), find_factory(env)
+    limit = config.max_episode_steps
+    if isinstance(factory, gymnasium.Env):
+        made = factory
+    elif isinstance(factory, str):
         # Where frames are skipped the limit counts steps, not frames.
-        is_limited = bool(config.max_episode_steps and not wanted(config))
-        made = _make_registered(factory, config, render_mode, name, config.max_episode_steps if is_limited else None)
+        given = limit if not wanted(config) else 0
+        made, limit = _make_registered(factory, config, render_mode, name, given or None), limit - given
     else:
         made = _call_factory(factory, config, render_mode, name)
     try:
-        made = prepare(made, config, name)
+        if render_mode is not None and made.render_mode != render_mode and not isinstance(factory, str):
+            raise ConfigError(
+                f"{name} has render_mode={made.render_mode!r}, and {render_mode!r} is needed to show it. "
+                "Add a parameter render_mode to the function that makes it."
+            )
+        prepared = prepare(made, config, name)
+        return gymnasium.wrappers.TimeLimit(prepared, limit) if limit else prepared
     except BaseException:
-        close_all(name, [made])
+        if made is not env:
+            close_all(name, [made])
         raise
-    return made if is_limited else _limited(made, config)
 
 
 def _make_registered(env_id: str, config: WorldConfig, render_mode: str | None, name: str, limit: int | None) -> Env:
@@ -180,8 +182,10 @@ def _make_registered(env_id: str, config: WorldConfig, render_mode: str | None, 
 
 def _call_factory(factory: Factory, config: WorldConfig, render_mode: str | None, name: str) -> Env:
     kwargs = read_kwargs(config)
-    if makes_vector(factory):
-        raise ConfigError(f"{name} makes a vector env, and one plain env is needed here. {PLAIN_CURE}")
+    if isinstance(factory, gymnasium.vector.VectorEnv) or makes_vector(factory):
+        raise ConfigError(
+            f"{name} is a vector env, and one plain env is needed here. Give the id of an env, or a function that makes one."
+        )
     if render_mode is not None and takes(factory, "render_mode"):
         kwargs["render_mode"] = render_mode
     with named_errors(name):
@@ -191,7 +195,6 @@ def _call_factory(factory: Factory, config: WorldConfig, render_mode: str | None
             f"{name} made {type(made).__name__}, which is not a gymnasium.Env. "
             "Return one; the package shimmy converts envs of the older gym package."
         )
-    _check_rendering(made, name, render_mode)
     return made
 
 
@@ -286,15 +289,3 @@ def _refuse(name: str, what: str, settings: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"{name} {what}, so {' and '.join(found)} cannot be used. Leave it out, or give the env's id."
         )
-
-
-def _check_rendering(env: Env, name: str, render_mode: str | None) -> None:
-    if render_mode is not None and env.render_mode != render_mode:
-        raise ConfigError(
-            f"{name} has render_mode={env.render_mode!r}, and {render_mode!r} is needed to show it. "
-            "Add a parameter render_mode to the function that makes it."
-        )
-
-
-def _limited(env: Env, config: WorldConfig) -> Env:
-    return gymnasium.wrappers.TimeLimit(env, config.max_episode_steps) if config.max_episode_steps else env

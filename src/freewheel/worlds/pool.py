@@ -20,7 +20,18 @@ from freewheel.worlds.pool_member import Member, WorkerTrace, end_all, why_not_p
 from freewheel.worlds.pool_table import READY, Table, pull, push, split
 from freewheel.worlds.pool_worker import Make, Task
 from freewheel.worlds.seeds import lane_key
-from freewheel.worlds.world import GOES_ON, TERMINATED, TIMEOUT_S, TRUNCATED, Array, Columns, Ended, Group, Obs, Ready
+from freewheel.worlds.world import (
+    GOES_ON,
+    TERMINATED,
+    TIMEOUT_S,
+    TRUNCATED,
+    Array,
+    Columns,
+    Ended,
+    Obs,
+    OneGroup,
+    Ready,
+)
 
 LOOK_S = 0.25  # between two checks that all workers live
 BUDGET_S = 600.0  # the window in which restarts are counted
@@ -28,7 +39,7 @@ BUDGET_S = 600.0  # the window in which restarts are counted
 START_S = 120.0
 
 
-class PoolWorld:
+class PoolWorld(OneGroup):
     """One lane per env. The lanes are split among `workers` processes, each with neighbouring lanes. Several `threads` per worker
     suit envs that wait for something outside: while one waits, another goes on.
 
@@ -53,14 +64,13 @@ class PoolWorld:
         step_timeout_s: float = TIMEOUT_S,
         restarts: int = 3,
     ) -> None:
-        self.name, self.num_lanes, self.num_workers = name, len(makes), min(workers, len(makes))
-        self.num_threads = min(self.num_workers * threads, self.num_lanes)  # of all workers
         if why := why_not_pooled(name, makes):
             raise ConfigError(why)
         env = makes[0]()  # only for its spaces
-        self.obs_space, self.action_space = env.observation_space, env.action_space
+        super().__init__(name, env.observation_space, env.action_space, len(makes))
         env.close()
-        self.groups = (Group("", self.obs_space, self.action_space, self.num_lanes),)
+        self.num_workers = min(workers, self.num_lanes)
+        self.num_threads = min(self.num_workers * threads, self.num_lanes)  # of all workers
         self.num_restarts = 0
         self.num_truncated = 0  # episodes that were cut with a worker
         self._notes: list[str] = []
@@ -143,12 +153,6 @@ class PoolWorld:
         del self._table, self._ready, self._sent_to, self._done_by  # frees the shared memory
         if failure is not None:
             raise_or_print(failure)
-
-    def state(self) -> None:
-        return None
-
-    def set_state(self, state: dict[str, Array] | None) -> list[int]:
-        return []
 
     def take_notes(self) -> list[str]:
         """Notes for the log about workers replaced since the last call."""

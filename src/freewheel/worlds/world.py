@@ -130,6 +130,20 @@ class World(Protocol):
         """
 
 
+class OneGroup:
+    """What worlds of one group have in common. Such a world cannot be replayed, unless it has a state of its own."""
+
+    def __init__(self, name: str, obs_space: Space, action_space: Space, num_lanes: int) -> None:
+        self.name, self.obs_space, self.action_space, self.num_lanes = name, obs_space, action_space, num_lanes
+        self.groups = (Group("", obs_space, action_space, num_lanes),)
+
+    def state(self) -> dict[str, Array] | None:
+        return None
+
+    def set_state(self, state: dict[str, Array] | None) -> list[int]:
+        return []
+
+
 def sole_group(world: World) -> Group:
     """The group of a world that has only one."""
     if len(world.groups) != 1:
