@@ -20,18 +20,7 @@ from freewheel.worlds.pool_member import Member, WorkerTrace, end_all, why_not_p
 from freewheel.worlds.pool_table import READY, Table, pull, push, split
 from freewheel.worlds.pool_worker import Make, Task
 from freewheel.worlds.seeds import lane_key
-from freewheel.worlds.world import (
-    GOES_ON,
-    TERMINATED,
-    TIMEOUT_S,
-    TRUNCATED,
-    Array,
-    Columns,
-    Ended,
-    Obs,
-    OneGroup,
-    Ready,
-)
+from freewheel.worlds.world import TIMEOUT_S, Array, Columns, Ended, Obs, OneGroup, Ready
 
 LOOK_S = 0.25  # between two checks that all workers live
 BUDGET_S = 600.0  # the window in which restarts are counted
@@ -214,10 +203,8 @@ class PoolWorld(OneGroup):
         ended = None
         if ends.any():
             over = lanes[ends != 0]
-            ends = ends[ends != 0]
             obs = {name: rows[over] for name, rows in table.final.items()}
-            flags = (ends & flag != 0 for flag in (TERMINATED, TRUNCATED, GOES_ON))
-            ended = Ended(over, obs, table.final_reward[over], *flags)
+            ended = Ended.of(over, obs, table.final_reward[over], ends[ends != 0])
         if lost is not None:
             ended = lost if ended is None else lost.joined(ended)
         if len(lanes) == self.num_lanes:

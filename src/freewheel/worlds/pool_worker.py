@@ -25,7 +25,7 @@ from freewheel.spec import Space
 from freewheel.worlds.check import close_all
 from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.pool_table import ALARM, READY, Table, pull, push
-from freewheel.worlds.world import GOES_ON, TERMINATED, TRUNCATED, Array, Ready
+from freewheel.worlds.world import Array, Ready
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -180,8 +180,7 @@ class Stepper:
             for name, rows in ended.obs.items():
                 self._final[name][ended.lanes] = rows
             self._final_reward[ended.lanes] = ended.reward
-            flags = ended.terminated * TERMINATED + ended.truncated * TRUNCATED
-            self._ends[ended.lanes] = flags if ended.goes_on is None else flags + ended.goes_on * GOES_ON
+            self._ends[ended.lanes] = ended.ends
         push(self._outbox, self._done, lanes)
         self._done += len(lanes)
         self._is_done.add(len(lanes))

@@ -54,6 +54,16 @@ class Ended:
     truncated: Array
     goes_on: Array | None = None  # only a life was lost: an end for learning, while the game and its return go on
 
+    @classmethod
+    def of(cls, lanes: Array, obs: Obs, reward: Array, ends: Array) -> Ended:
+        """`ends` has the sum of TERMINATED, TRUNCATED and GOES_ON for each lane."""
+        return cls(lanes, obs, reward, *(ends & flag != 0 for flag in (TERMINATED, TRUNCATED, GOES_ON)))
+
+    @property
+    def ends(self) -> Array:
+        flags: Array = self.terminated * TERMINATED + self.truncated * TRUNCATED
+        return flags if self.goes_on is None else flags + self.goes_on * GOES_ON
+
     def joined(self, other: Ended) -> Ended:
         lives = [np.zeros(len(one.lanes), np.bool_) if one.goes_on is None else one.goes_on for one in (self, other)]
         return Ended(
