@@ -20,7 +20,7 @@ from freewheel.spec import RowSpec, Space, flatten, leaves
 from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.legal import RandomActions
 from freewheel.worlds.make import make_env
-from freewheel.worlds.measure import Driver, since, timed_steps, usage
+from freewheel.worlds.measure import Driver, since, usage
 from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.world import Group
 
@@ -163,10 +163,17 @@ def costs_of_env(env: Any, budget_s: float, go_on: Callable[[], None], by_mask: 
     """Costs of a single env; with `by_mask` its mask limits the random actions."""
     actions = RandomActions(env.observation_space, env.action_space, by_mask)
     observed, _ = env.reset(seed=0)
-    before = usage()
-    took = [took_s for _, took_s in zip(paced(budget_s, go_on), timed_steps(env, actions, observed), strict=False)]
-    steps, resets = zip(*took, strict=True)
-    return _costs(before, steps, [reset_s for reset_s in resets if reset_s])
+    clock, before, steps, resets = time.perf_counter, usage(), list[float](), list[float]()
+    for i in paced(budget_s, go_on):
+        action = actions.one(i, observed)
+        began_s = clock()
+        observed, _, terminated, truncated, _ = env.step(action)
+        ended_s = clock()
+        steps.append(ended_s - began_s)
+        if terminated or truncated:
+            observed, _ = env.reset(seed=len(resets) + 1)
+            resets.append(clock() - ended_s)
+    return _costs(before, steps, resets)
 
 
 def costs_of_world(driver: Driver, budget_s: float, go_on: Callable[[], None]) -> Costs:

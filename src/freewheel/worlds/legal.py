@@ -25,7 +25,8 @@ class RandomActions:
 
     def one(self, i: int, observed: Any) -> Any:
         """For step i, whose observation is as the env gave it."""
-        return self._legal.one(self._samples[i % NUM_ACTIONS], observed)
+        action = self._samples[i % NUM_ACTIONS]
+        return self._legal.one(action, observed) if self._legal.has_mask else action
 
     def rows(self, i: int, count: int, obs: Columns) -> Columns:
         """For steps i to i + count - 1, and the observation columns of their rows."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -44,21 +43,6 @@ class Driver:
         self.episodes += 0 if self._ready.ended is None else len(self._ready.ended.lanes)
 
 
-def timed_steps(env: gymnasium.Env[Any, Any], actions: RandomActions, observed: Any) -> Iterator[tuple[float, float]]:
-    """Steps one env without end: the seconds of each step, and of the reset after it or 0."""
-    clock, episodes = time.perf_counter, 0
-    for i in count():
-        action = actions.one(i, observed)
-        began_s = clock()
-        observed, _, terminated, truncated, _ = env.step(action)
-        step_s, reset_s = clock() - began_s, 0.0
-        if terminated or truncated:
-            episodes += 1
-            observed, _ = env.reset(seed=episodes)
-            reset_s = clock() - began_s - step_s
-        yield step_s, reset_s
-
-
 def usage() -> Array:
     """Time, CPU time, and how often this thread has given its core away."""
     given = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_nvcsw
@@ -79,12 +63,14 @@ def measure_env(env: gymnasium.Env[Any, Any], tell_alive: Callable[[], None] = n
     actions = RandomActions(env.observation_space, env.action_space)
     observed, _ = env.reset(seed=0)
     tell_alive()
-    before = usage()
-    for steps, _ in enumerate(timed_steps(env, actions, observed), 1):
-        took_s = time.perf_counter() - before[0]
-        is_slow = steps >= LEAST_STEPS and took_s > STEP_S / 2 and took_s / steps > STEP_S / 4
-        if took_s >= STEP_S or is_slow:
-            break
+    before, began_s = usage(), time.perf_counter()
+    steps, took_s = 0, 0.0
+    while took_s < STEP_S and not (steps >= LEAST_STEPS and took_s > STEP_S / 2 and took_s / steps > STEP_S / 4):
+        observed, _, terminated, truncated, _ = env.step(actions.one(steps, observed))
+        if terminated or truncated:
+            observed, _ = env.reset()
+        steps += 1
+        took_s = time.perf_counter() - began_s
     step_s, core_s, waits = since(before, steps)
     return Cost(step_s if waits else core_s, core_s, waits)
 
