@@ -10,6 +10,13 @@ FreewheelError
 └── ProtocolError     the peer at the other end of a socket: it broke the wire format
 """
 
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+
+MOST_TEXT = 20_000  # of an error that goes to another process
+
 
 class FreewheelError(Exception):
     """Every error that Freewheel raises itself."""
@@ -41,3 +48,31 @@ class CheckpointError(FreewheelError):
 
 class ProtocolError(FreewheelError):
     """A peer that broke the wire format."""
+
+
+@dataclass
+class Trouble:
+    """An error on its way from a role or a worker to the process that started it. If `is_final`, a restart would fail the same way."""
+
+    kind: str
+    text: str
+    trace: str
+    is_final: bool
+
+    @classmethod
+    def of(cls, error: BaseException) -> Trouble:
+        """Wrong settings, an env that breaks its contract and a divergence come again after a restart; other errors may not."""
+        broke_contract = isinstance(error, EnvError) and error.__cause__ is None
+        # The message of our own errors is enough; the traceback of the user's code belongs to the cause.
+        shown = error.__cause__ if isinstance(error, FreewheelError) else error
+        return cls(
+            type(error).__name__,
+            str(error)[-MOST_TEXT:],
+            "".join(traceback.format_exception(shown))[-MOST_TEXT:] if shown is not None else "",
+            broke_contract or isinstance(error, (ConfigError, Diverged)),
+        )
+
+    def error(self, who: str, other: type[FreewheelError] = RoleLost) -> FreewheelError:
+        """The error to raise there; `other` if it is not one of ours."""
+        kinds = {"ConfigError": ConfigError, "EnvError": EnvError, "Diverged": Diverged}
+        return kinds.get(self.kind, other)(self.text if self.kind in kinds else f"{who}: {self.kind}: {self.text}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from freewheel.actors.actor import History
 from freewheel.algos.make import seed_of
@@ -16,9 +17,9 @@ from freewheel.contracts import Columns
 from freewheel.errors import ConfigError, EnvError
 from freewheel.report.episodes import Episode, Episodes
 from freewheel.report.progress import Progress
-from freewheel.spec import RowSpec
+from freewheel.spec import RowSpec, Space, choices, leaves
 from freewheel.store.load import Trained
-from freewheel.worlds.make import make_world
+from freewheel.worlds.make import env_name, make_world
 from freewheel.worlds.world import Group, Ready, World
 
 # Enough for cheap passes of the network, few enough that the last episode is not long alone.
@@ -43,6 +44,7 @@ def evaluate(
     seed = seed_of(config, "eval") if seed is None else seed
     world = make_world(env, dataclasses.replace(config.world, lanes=lanes), seed)
     try:
+        _check_groups(trained, env_name(env), world.groups)
         players = [_Player(*each, config, episodes, seed) for each in zip(trained, world.groups, strict=True)]
         while any(player.left.any() for player in players) and not is_stopped():
             for ready in world.recv():
@@ -53,6 +55,33 @@ def evaluate(
         return [player.finished for player in players]
     finally:
         world.close()
+
+
+def _check_groups(trained: Sequence[Trained], env: str, groups: Sequence[Group]) -> None:
+    """Refuses a world with other groups than the policies were trained on."""
+    if len(groups) != len(trained):
+        raise ConfigError(f"{env} has {len(groups)} groups of agents, but the run has {len(trained)} policies.")
+    for own, group in zip(trained, groups, strict=True):
+        check_spaces(own, env, group.obs_space, group.action_space)
+
+
+def check_spaces(trained: Trained, env: str, obs_space: Space, action_space: Space) -> None:
+    """Refuses an env with other spaces than the policy was trained on."""
+    known = trained.algo.spaces
+    for what, theirs, ours in (("observations", obs_space, known.obs), ("actions", action_space, known.action)):
+        if _outline(theirs) != _outline(ours):
+            raise ConfigError(
+                f"{env} has the {what} {theirs}, and the policy was trained on {ours}. "
+                "Choose an env with the same spaces by --env, or train on this one."
+            )
+
+
+def _outline(space: Space) -> list[Any]:
+    """What a network depends on: bounds may differ, and so may the integer type of a Discrete."""
+    return [
+        (path, part.shape, choices(part), None if isinstance(part, spaces.Discrete) else part.dtype)
+        for _, path, part in leaves(space)
+    ]
 
 
 class _Player:

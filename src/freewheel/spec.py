@@ -135,42 +135,64 @@ def _check_extra(name: str, dtype: str, taken: list[str]) -> None:
         raise ConfigError(f"extra column {name!r} has dtype {dtype}; supported are floats, integers and booleans.")
 
 
+def choices(space: Space) -> tuple[list[int], list[int]]:
+    """The number of options of each choice, and its first option; empty for a space that is no choice."""
+    if isinstance(space, spaces.Discrete):
+        return [int(space.n)], [int(space.start)]
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.nvec.reshape(-1).tolist(), np.reshape(space.start, -1).tolist()
+    if isinstance(space, spaces.MultiBinary):
+        return [2] * int(np.prod(space.shape)), [0] * int(np.prod(space.shape))
+    return [], []
+
+
+def any_value(space: Space) -> np.ndarray[Any, Any]:
+    """A value that the space allows, always the same: its first option, or what is nearest to 0."""
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        return np.asarray(space.start, space.dtype)
+    zeros = np.zeros(space.shape or (), space.dtype)
+    return np.clip(zeros, space.low, space.high) if isinstance(space, spaces.Box) else zeros
+
+
+# The arguments that make a space, by its kind.
+ARGUMENTS: dict[type[Space], tuple[str, ...]] = {
+    spaces.Box: ("low", "high", "shape", "dtype"),
+    spaces.Discrete: ("n", "start", "dtype"),
+    spaces.MultiDiscrete: ("nvec", "dtype", "start"),
+    spaces.MultiBinary: ("n",),
+}
+
+
 def describe(space: Space) -> dict[str, Any]:
     """A space as data for JSON, which `read_space` reads."""
     if isinstance(space, spaces.Dict):
         return {"kind": "Dict", "parts": {key: describe(sub) for key, sub in space.spaces.items()}}
     if isinstance(space, spaces.Tuple):
         return {"kind": "Tuple", "parts": [describe(sub) for sub in space.spaces]}
-    if isinstance(space, spaces.Box):
-        low, high = (_bounds(bound) for bound in (space.low, space.high))
-        return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), "low": low, "high": high}
-    if isinstance(space, spaces.Discrete):
-        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
-    if isinstance(space, spaces.MultiDiscrete):
-        return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "dtype": str(space.dtype)}
-    if isinstance(space, spaces.MultiBinary):
-        return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
+    for kind, names in ARGUMENTS.items():
+        if isinstance(space, kind):
+            return {"kind": kind.__name__, **{name: _described(name, getattr(space, name)) for name in names}}
     raise ConfigError(f"a {type(space).__name__} space cannot be saved.")
 
 
 def read_space(data: Mapping[str, Any]) -> Space:
     """The space that `describe` described."""
-    kind = data["kind"]
-    if kind == "Dict":
+    if data["kind"] == "Dict":
         return spaces.Dict({key: read_space(part) for key, part in data["parts"].items()})
-    if kind == "Tuple":
+    if data["kind"] == "Tuple":
         return spaces.Tuple([read_space(part) for part in data["parts"]])
-    if kind == "Box":
-        shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
-        low, high = (np.broadcast_to(np.array(data[end], np.float64).astype(dtype), shape) for end in ("low", "high"))
-        return spaces.Box(low, high, shape, dtype.type)
-    if kind == "Discrete":
-        return spaces.Discrete(data["n"], start=data["start"])
-    if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(data["nvec"], dtype=np.dtype(data["dtype"]).type)
-    return spaces.MultiBinary(data["n"])
+    given = {name: value for name, value in data.items() if name != "kind"}
+    if "dtype" in given:
+        given["dtype"] = np.dtype(given["dtype"]).type
+    for end in {"low", "high"} & given.keys():
+        given[end] = np.broadcast_to(np.array(given[end], np.float64).astype(given["dtype"]), given["shape"])
+    return next(kind for kind in ARGUMENTS if kind.__name__ == data["kind"])(**given)
 
 
-def _bounds(bound: np.ndarray[Any, Any]) -> Any:
-    """One number if all are equal, as for images. Python's JSON writes infinities as words."""
-    return bound.flat[0].item() if bound.size and (bound == bound.flat[0]).all() else bound.tolist()
+def _described(name: str, value: Any) -> Any:
+    """Bounds are one number if all are equal, as for images. Python's JSON writes infinities as words."""
+    if name == "dtype":
+        return str(value)
+    array = np.asarray(value)
+    is_one = name in ("low", "high") and array.size and (array == array.flat[0]).all()
+    return array.flat[0].item() if is_one else array.tolist()

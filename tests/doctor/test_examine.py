@@ -14,8 +14,8 @@ from gymnasium import spaces
 from sick_envs import Well
 
 from freewheel.config import assemble
-from freewheel.doctor import examine
-from freewheel.doctor.env_costs import costs_of_env
+from freewheel.doctor import env_facts, examine
+from freewheel.doctor.env_facts import costs_of_env
 from freewheel.doctor.facts import Fact
 from freewheel.doctor.trial import try_apart
 from freewheel.errors import ConfigError
@@ -34,8 +34,8 @@ class Pixels(Well):
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examine, "CONTRACT_S", 0.05)
-    monkeypatch.setattr(examine, "COSTS_S", 0.05)
+    monkeypatch.setattr(env_facts, "CONTRACT_S", 0.05)
+    monkeypatch.setattr(env_facts, "COSTS_S", 0.05)
     monkeypatch.setattr(examine, "_stderr_bytes", lambda: 0)
     monkeypatch.syspath_prepend(HERE)
     monkeypatch.chdir(HERE)
@@ -207,12 +207,10 @@ def test_costs_are_those_of_the_step() -> None:
 
 
 def test_a_slow_env_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    from freewheel.doctor import env_costs as costs
-
     clock = iter(range(100))
-    monkeypatch.setattr(costs.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(env_facts.time, "monotonic", lambda: float(next(clock)))
     told: list[int] = []
-    assert list(costs.paced(5.0, lambda: told.append(1))) == [0, 1, 2, 3, 4]
+    assert list(env_facts.paced(5.0, lambda: told.append(1))) == [0, 1, 2, 3, 4]
     assert len(told) == 2
 
 

@@ -48,7 +48,7 @@ def test_a_clip_at_the_checkpoint_after_every_so_many_steps(tmp_path: Path) -> N
     assert steps[1] - steps[0] >= 250
     with Image.open(io.BytesIO(clips[0].encoded_image_string)) as film:
         assert film.format == "GIF"
-        assert film.n_frames == 5
+        assert film.n_frames == 6, "five steps and the frame after them"
         assert film.size == (clips[0].width, clips[0].height)
     assert events.Tags()["scalars"], "the log's own files are still read"
 
@@ -88,7 +88,10 @@ class Stumbles(Catch):
 
 @pytest.mark.parametrize(
     ("env", "told"),
-    [(Blind, "RuntimeError: no display today"), (Stumbles, "ZeroDivisionError: no ball today")],
+    [
+        (Blind, "Blind raised RuntimeError in render(): no display today"),
+        (Stumbles, "Stumbles raised ZeroDivisionError in step(): no ball today"),
+    ],
     ids=["render", "step"],
 )
 def test_an_env_that_raises_while_it_is_filmed_ends_no_training(
@@ -99,7 +102,6 @@ def test_an_env_that_raises_while_it_is_filmed_ends_no_training(
     said = [line for line in capfd.readouterr().err.splitlines() if "no more clips" in line]
     assert len(said) == 1
     assert told in said[0]
-    assert env.__name__ in said[0]
 
 
 def test_an_env_object_has_no_clips(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import types
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,9 @@ def test_main_is_hidden_only_where_nothing_needs_it() -> None:
     mine = type("Mine", (), {"__module__": "__main__"})
     assert needs_main(mine)
     assert needs_main(mine())
+    assert needs_main(partial(mine, 1))
+    assert needs_main(partial(print, end=mine()))
+    assert not needs_main(partial(print, 1))
     with without_main(mine):
         assert sys.modules["__main__"] is main
 

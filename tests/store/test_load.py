@@ -139,7 +139,9 @@ def test_a_vector_env_keeps_its_lanes(tmp_path: Path) -> None:
         spaces.Box(np.array([-np.inf, 0], np.float32), np.array([np.inf, 2], np.float32)),
         spaces.Box(0, 255, (4, 4, 3), np.uint8),
         spaces.Discrete(4, start=-2),
-        spaces.MultiDiscrete([2, 3]),
+        spaces.Discrete(4, dtype=np.int32),
+        spaces.MultiDiscrete([2, 2], start=[1, 0]),
+        spaces.MultiDiscrete([2, 3], dtype=np.int32),
         spaces.MultiBinary(5),
         spaces.Dict(
             a=spaces.Discrete(2), b=spaces.Tuple([spaces.Box(0, 1, (1,), np.float64), spaces.MultiBinary((2, 2))])

@@ -16,7 +16,8 @@ from sole import recv, send
 from freewheel.config import WorldConfig, assemble
 from freewheel.errors import ConfigError
 from freewheel.worlds import find
-from freewheel.worlds.make import choose_world, make_env, make_world
+from freewheel.worlds.choose import choose_world
+from freewheel.worlds.make import make_env, make_world
 
 pytest.importorskip("ale_py")
 

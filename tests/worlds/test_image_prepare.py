@@ -12,9 +12,10 @@ from sole import recv, send
 
 from freewheel.config import WorldConfig
 from freewheel.errors import ConfigError, EnvError
+from freewheel.worlds.choose import choose_world
 from freewheel.worlds.image import Lines, Picture
 from freewheel.worlds.inline import InlineWorld
-from freewheel.worlds.make import choose_world, make_env, make_world
+from freewheel.worlds.make import make_env, make_world
 
 Array = np.ndarray[Any, Any]
 

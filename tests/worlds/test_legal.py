@@ -10,8 +10,8 @@ import pytest
 from gymnasium import spaces
 
 from freewheel.config import WorldConfig
+from freewheel.worlds.choose import choose_world
 from freewheel.worlds.legal import Legal
-from freewheel.worlds.make import choose_world
 
 
 def see(size: int) -> spaces.Dict:

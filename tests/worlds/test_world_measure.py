@@ -12,11 +12,13 @@ from gymnasium import spaces
 from pool_envs import Busy, Sleeping, Told
 
 from freewheel.config import WorldConfig
+from freewheel.machine import world_kind
 from freewheel.machine.trial import Choice
 from freewheel.machine.world_kind import Cost
 from freewheel.worlds import measure
+from freewheel.worlds.choose import choose_world
 from freewheel.worlds.inline import InlineWorld
-from freewheel.worlds.make import choose_world, make_env, make_world
+from freewheel.worlds.make import make_env, make_world
 from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.quick import QuickDiscrete, QuickMultiDiscrete, quicken
 
@@ -25,12 +27,8 @@ def choice(
     cost: Cost, cores: int, *, vector_s: float | None = None, hindrance: str = "", **given: Any
 ) -> Choice[WorldConfig]:
     """The choice by these figures, without a clock."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "_try_env", lambda make, alive: cost)
-        patch.setattr(measure, "_try_vector", lambda vector, one, alive: vector_s)
-        vector: Any = None if vector_s is None else lambda config: None
-        actors = given.pop("actors", 1)
-        return measure.choose(WorldConfig(**given), "Told", lambda: Told(), vector, hindrance, cores, actors)
+    actors = given.pop("actors", 1)
+    return world_kind.choose(WorldConfig(**given), "Told", cost, vector_s, hindrance, cores, actors)
 
 
 BUSY, SHORT, WAITS = Cost(1e-3, 1e-3, False), Cost(6e-6, 6e-6, False), Cost(1e-3, 2e-5, True)

@@ -11,7 +11,8 @@ import pytest
 from sole import recv, send
 
 from freewheel.config import WorldConfig
-from freewheel.worlds.make import choose_world, make_world
+from freewheel.worlds.choose import choose_world
+from freewheel.worlds.make import make_world
 from freewheel.worlds.world import World
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs are not ours

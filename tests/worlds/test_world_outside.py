@@ -11,7 +11,8 @@ from outside_world import LENGTH, Bits
 import freewheel
 from freewheel.config import WorldConfig, assemble
 from freewheel.errors import ConfigError, EnvError
-from freewheel.worlds.make import is_settled, make_world
+from freewheel.worlds.choose import is_settled
+from freewheel.worlds.make import make_world
 from freewheel.worlds.world import World, recv_sole, sole_group
 
 SETTINGS: dict[str, Any] = {

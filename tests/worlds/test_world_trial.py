@@ -13,8 +13,8 @@ from sick_envs import Crashes, Exits, Hangs, NoScreen, Raises, Vanishes, Waits, 
 
 from freewheel.config import WorldConfig
 from freewheel.machine.trial import Choice
-from freewheel.worlds import make
-from freewheel.worlds.make import choose_apart
+from freewheel.worlds import choose as choose_module
+from freewheel.worlds.choose import choose_apart
 
 LANES = WorldConfig(lanes=4)
 SLOW_S = 1.0  # less than a timeout of 0.5 s with its grace, and two of them are more
@@ -35,7 +35,7 @@ def test_what_was_measured_apart_is_taken(env: Any, kind: str) -> None:
 
 
 def test_settings_without_a_choice_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(make, "throwaway", None)
+    monkeypatch.setattr(choose_module, "throwaway", None)
     inline = WorldConfig(lanes=2, kind="inline")
     assert choose(Well, inline) == Choice(inline)
     assert choose(vector) == Choice(LANES)

@@ -19,7 +19,7 @@ from freewheel.contracts import Array, Choice, Columns, ColumnSpec
 from freewheel.errors import ConfigError
 from freewheel.memory.lanes import as_tensors
 from freewheel.nets.actor_critic import ActorCritic, fast_forward
-from freewheel.spec import Space
+from freewheel.spec import Space, choices
 
 LOG_2PI = math.log(2 * math.pi)
 # Draws made at once for a lane: a generator costs about as much as a hundred numbers.
@@ -120,10 +120,11 @@ class Choices:
 
     is_normal = False
 
-    def __init__(self, counts: list[int], starts: Array, shape: tuple[int, ...], dtype: Any) -> None:
+    def __init__(self, space: Space) -> None:
+        counts, starts = choices(space)
         self.num_outputs, self.num_noise = sum(counts), len(counts)
-        self._shape, self._dtype = shape, np.dtype(dtype)
-        self._starts = starts.reshape(-1).astype(np.int64)
+        self._shape, self._dtype = tuple(space.shape or ()), np.dtype(space.dtype)
+        self._starts = np.array(starts, np.int64)
         ends = np.cumsum(counts).tolist()
         self.spans: Sequence[tuple[int, int]] = [(end - count, end) for count, end in zip(counts, ends, strict=True)]
 
@@ -201,14 +202,8 @@ class Gaussian:
 
 def actions_of(space: Space) -> Choices | Gaussian:
     """The distribution for an action space."""
-    shape = tuple(space.shape or ())
-    if isinstance(space, spaces.Discrete):
-        return Choices([int(space.n)], np.array([space.start]), (), space.dtype)
-    if isinstance(space, spaces.MultiDiscrete):
-        return Choices(space.nvec.reshape(-1).tolist(), np.asarray(space.start), shape, space.dtype)
-    if isinstance(space, spaces.MultiBinary):
-        size = int(np.prod(shape, dtype=np.int64))
-        return Choices([2] * size, np.zeros(size), shape, space.dtype)
+    if choices(space)[0]:
+        return Choices(space)
     if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f":
         return Gaussian(space)
     raise ConfigError(

@@ -17,7 +17,8 @@ import numpy as np
 from freewheel.bench.worker.serve import Message, die_with_parent, serve
 from freewheel.bench.worker.world_envs import IDS, make
 from freewheel.config import WorldConfig
-from freewheel.worlds.make import choose_world, make_world
+from freewheel.worlds.choose import choose_world
+from freewheel.worlds.make import make_world
 from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.world import World, sole_group
 

@@ -23,6 +23,7 @@ from freewheel.doctor.machine_facts import machine_facts
 from freewheel.doctor.trial import try_apart
 from freewheel.machine.cores import num_cores
 from freewheel.machine.worker_count import LEAST_S
+from freewheel.machine.world_kind import many
 from freewheel.run.layout import Layout, choose
 
 COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
@@ -129,7 +130,8 @@ def _layout_rows(config: Config, facts: Sequence[Fact], layout: Layout) -> dict[
     threads = update["threads"] or "the run measures the fastest number at its start"
     rows: dict[str, str] = {"runtime": layout.runtime}
     if world := _value(facts, "world"):
-        rows["world"] = _world_row(world)
+        in_pool = f"pool, {many(world['workers'], world['threads'])}"
+        rows["world"] = in_pool if world["kind"] == "pool" else world["kind"]
     if layout.runtime == "local":
         workers = layout.learner_workers or (1 if config.learner.compile == "on" else MEASURED_WORKERS)
         rows["actors"] = f"{layout.actors}, with {each}"
@@ -137,13 +139,6 @@ def _layout_rows(config: Config, facts: Sequence[Fact], layout: Layout) -> dict[
     else:
         rows["process"] = f"1, with {each}; threads: {threads}"
     return {**rows, "because": layout.reason}
-
-
-def _world_row(world: dict[str, Any]) -> str:
-    if world["kind"] != "pool":
-        return str(world["kind"])
-    threads = f" with {world['threads']} threads each" if world["threads"] > 1 else ""
-    return f"pool, {world['workers']} worker{'s' * (world['workers'] > 1)}{threads}"
 
 
 def _verdict(env: str, facts: Sequence[Fact]) -> str:

@@ -20,7 +20,6 @@ from freewheel.store.folder import DEFAULT_ROOT, IDENTITY
 if TYPE_CHECKING:
     from freewheel.config import Config
     from freewheel.report.episodes import Episode
-    from freewheel.spec import Space
     from freewheel.store.checkpoint import Checkpoint
     from freewheel.store.load import Policy
 
@@ -95,7 +94,6 @@ def main(arguments: Sequence[str]) -> None:
     if args.actions != "run":
         is_sampled = args.actions == "sampled"
         agents = [replace(agent, config=replace(agent.config, eval_sampled=is_sampled)) for agent in agents]
-    _check_groups(agents)
     began_s = time.monotonic()
     played = _play(agents, args)
     figures = [
@@ -156,22 +154,6 @@ def _load_agent(args: RunArgs, name: str) -> Agent:
     return Agent(checkpoint, policy, config, args.env or config.env, name)
 
 
-def check_spaces(agent: Agent, obs_space: Space, action_space: Space) -> None:
-    """Refuses an env with other spaces than the policy was trained on."""
-    from freewheel.spec import describe
-
-    pairs = {
-        "observations": (obs_space, agent.policy.obs_space),
-        "actions": (action_space, agent.policy.action_space),
-    }
-    for what, (theirs, ours) in pairs.items():
-        if _outline(describe(theirs)) != _outline(describe(ours)):
-            raise ConfigError(
-                f"{agent.env} has the {what} {theirs}, and the policy of {agent.checkpoint.path} was trained on {ours}. "
-                "Choose an env with the same spaces by --env, or train on this one."
-            )
-
-
 def _check_known(config: Config) -> None:
     """Refuses a run whose env was passed in Python as an object or a function: only its name is known."""
     from freewheel.imports import is_import
@@ -187,32 +169,6 @@ def _check_known(config: Config) -> None:
             f"the run was trained on {env!r}, which is not the id of an env. If a function makes it, add "
             "--env module:function; if a package registers it, add --env package:id."
         ) from error
-
-
-def _check_groups(agents: Sequence[Agent]) -> None:
-    """Refuses a world with other groups than the policies were trained on."""
-    from freewheel.worlds.make import make_world
-
-    first = agents[0]
-    world = make_world(first.env, replace(first.config.world, lanes=1), seed=0)
-    try:
-        groups = world.groups
-    finally:
-        world.close()
-    if len(groups) != len(agents):
-        raise ConfigError(f"{first.env} has {len(groups)} groups of agents, but the run has {len(agents)} policies.")
-    for agent, group in zip(agents, groups, strict=True):
-        check_spaces(agent, group.obs_space, group.action_space)
-
-
-def _outline(space: Any) -> Any:
-    """What a network depends on: bounds may differ, and so may the integer type of a Discrete."""
-    if isinstance(space, list):
-        return [_outline(part) for part in space]
-    if not isinstance(space, dict):
-        return space
-    ignored = ("low", "high", "dtype") if space.get("kind") == "Discrete" else ("low", "high")
-    return {key: _outline(part) for key, part in space.items() if key not in ignored}
 
 
 def _play(agents: Sequence[Agent], args: EvalArgs) -> list[list[Episode]]:
@@ -233,11 +189,7 @@ def _summary(played: Sequence[Episode]) -> dict[str, Any]:
     lengths = np.array([episode.length for episode in played])
     return {
         "episodes": len(played),
-        "return_mean": float(returns.mean()),
-        "return_std": float(returns.std()),
-        "return_min": float(returns.min()),
-        "return_max": float(returns.max()),
-        "return_median": float(np.median(returns)),
+        **{f"return_{name}": float(getattr(np, name)(returns)) for name in ("mean", "std", "min", "max", "median")},
         "length_mean": float(lengths.mean()),
     }
 

@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,7 @@ import torch
 from freewheel.algos.make import make_algo
 from freewheel.config import Config
 from freewheel.contracts import Spaces
-from freewheel.doctor.env_costs import Costs, Driver, costs_of_env, costs_of_world, paced
-from freewheel.doctor.env_facts import BY_NAME, pickling_fact, repeats_fact, space_facts
+from freewheel.doctor.env_facts import contract_fact, cost_facts, space_facts
 from freewheel.doctor.facts import ENV, SOFTWARE, Fact
 from freewheel.errors import ConfigError, EnvError, FreewheelError
 from freewheel.imports import is_import
@@ -33,20 +32,19 @@ from freewheel.memory.segment import allowed_bytes, format_bytes
 from freewheel.nets.inputs import has_images
 from freewheel.run.layout import Layout, choose
 from freewheel.spec import RowSpec
+from freewheel.worlds.choose import choose_world
 from freewheel.worlds.find import find_import, find_spec
 from freewheel.worlds.inline import InlineWorld
-from freewheel.worlds.make import choose_world, make_env, make_world
+from freewheel.worlds.make import make_world
+from freewheel.worlds.measure import Driver
 from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.vector import VectorWorld
 from freewheel.worlds.world import Group, World, sole_group
 
-# An examination steps an env for two seconds in all.
-CONTRACT_S, COSTS_S = 0.7, 1.3
 # Libraries use these words when they find no display.
 SCREEN_WORDS = ("display", "video device", "x11", "glfw", "egl", "opengl", "screen")
 
 Tell = Callable[[dict[str, Any]], None]
-Stage = Callable[[str], None]
 
 
 def device_fact(asked: str) -> Fact:
@@ -77,7 +75,7 @@ def examine(config: Config, tell: Tell) -> None:
         tell({"fact": vars(_failure(config.env, current, error))})
 
 
-def _facts(config: Config, stage: Stage, tell: Tell) -> Iterator[Fact]:
+def _facts(config: Config, stage: Callable[[str], None], tell: Tell) -> Iterator[Fact]:
     """In order, up to the first failure."""
     stage("finding it")
     tell({"quiet_bytes": _stderr_bytes()})
@@ -103,13 +101,13 @@ def _facts(config: Config, stage: Stage, tell: Tell) -> Iterator[Fact]:
     stage("resetting it")
     driver = Driver(world, by_mask=algo.uses_mask)
     stage("stepping it")
-    yield _contract(driver, partial(stage, "stepping it"))
+    yield contract_fact(driver, partial(stage, "stepping it"))
     stage("choosing its world")
     settled, why_world = _settled(config, layout)
     layout = choose(settled, num_cores())
     yield _world(settled, why_world, world)
     yield from _update(algo, config, layout)
-    yield from _costs(driver, own, algo.uses_mask, settled.world.kind == "pool", stage)
+    yield from cost_facts(driver, own, algo.uses_mask, settled.world.kind == "pool", stage)
     stage("closing it")
     world.close()
     yield Fact(ENV, "close", "works", True)
@@ -183,57 +181,6 @@ def _rows(group: Group, config: Config, layout: Layout, algo: Any) -> Fact:
         return Fact(ENV, algo.rows_are, shown, value, "problem", cure)
     cure = f"Actors and learner need memory too: lower --{algo.rows_are}.rows."
     return Fact(ENV, algo.rows_are, shown, value).flagged(needed > allowed / 2, cure)
-
-
-def _contract(driver: Driver, go_on: Callable[[], None]) -> Fact:
-    """Steps all lanes with random actions; the world checks every row as in a run."""
-    for _ in paced(CONTRACT_S, go_on):
-        driver.step()
-    shown = f"kept for {driver.steps:,} steps and {driver.episodes:,} episodes"
-    return Fact(ENV, "contract", shown, {"steps": driver.steps, "episodes": driver.episodes})
-
-
-def _costs(driver: Driver, config: Config, by_mask: bool, is_pool: bool, stage: Stage) -> Iterator[Fact]:
-    go_on = partial(stage, "timing it")
-    go_on()
-    if not isinstance(driver.world, (InlineWorld, PoolWorld)):
-        yield from _cost_facts(costs_of_world(driver, COSTS_S, go_on), config, is_pool)
-        yield Fact(ENV, "processes", BY_NAME, True)
-        return
-    env = make_env(config.env, config.world)
-    try:
-        yield from _cost_facts(costs_of_env(env, COSTS_S, go_on, by_mask), config, is_pool)
-        if env.render_mode == "human":
-            cure = "A window slows down every step. Leave render_mode out, and watch the agent with freewheel play."
-            yield Fact(ENV, "rendering", "render_mode is human", "human", "warning", cure)
-        stage("pickling it")
-        yield pickling_fact(env)
-        stage("repeating an episode")
-        yield repeats_fact(env, by_mask)
-    finally:
-        env.close()
-
-
-def _cost_facts(costs: Costs, config: Config, is_pool: bool) -> Iterator[Fact]:
-    shown = (
-        f"{costs.median_us:,.1f} us median, {costs.mean_us:,.1f} mean, {costs.p95_us:,.1f} p95 over {costs.steps:,} "
-        f"steps: {1e6 / max(costs.median_us, 1e-3):,.0f} per second on one core"
-    )
-    yield Fact(ENV, "step", shown, asdict(costs))
-    if costs.reset_us is not None:
-        yield Fact(ENV, "reset", f"{costs.reset_us:,.1f} us median", costs.reset_us)
-    share = f"a step uses the CPU for {costs.cpu_share:.0%} of its time"
-    if costs.waits:
-        shown = f"waits: {share}" + "; the workers of the pool wait side by side" * is_pool
-        cure = (
-            f"More actors than cores may help: --runtime local --local.actors {2 * choose(config, num_cores()).actors}."
-        )
-        yield Fact(ENV, "work", shown, costs.cpu_share).flagged(not is_pool, cure)
-    elif costs.cpu_share > 1.5:
-        cure = "Its threads compete with the learner for cores: limit them where the env is made."
-        yield Fact(ENV, "work", f"several threads: {share}", costs.cpu_share, "warning", cure)
-    else:
-        yield Fact(ENV, "work", f"computes: {share}", costs.cpu_share)
 
 
 def _failure(env: str, stage: str, error: BaseException) -> Fact:

@@ -1,16 +1,21 @@
-"""Short films of the agent for TensorBoard, during training."""
+"""Films episodes of an agent: for `play`, and as short clips for TensorBoard during training."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
-from freewheel.config import Config
-from freewheel.errors import ConfigError, FreewheelError
+from freewheel.config import Config, WorldConfig
+from freewheel.contracts import Array
+from freewheel.errors import ConfigError, EnvError, FreewheelError
 from freewheel.films.film import Film, check_film
 from freewheel.films.frame import view_of
 from freewheel.report.tensorboard import write_clip
@@ -18,11 +23,12 @@ from freewheel.run.callback import Callback, Moment
 from freewheel.store.folder import open_run
 from freewheel.store.load import Policy, load_policy
 from freewheel.worlds.check import close_all
-from freewheel.worlds.make import env_name, make_env
+from freewheel.worlds.find import named_errors
+from freewheel.worlds.make import AnyEnv, Env, env_name, make_env
 
-FPS = 15.0
-SIDE = 320
-SEED = 0  # the same episode each time: only the agent differs
+SIDE = 320  # of a clip
+FPS = 30.0  # of an env that does not say
+SEED = 0  # of a clip: the same episode each time: only the agent differs
 
 
 def clips_for(config: Config, env: Any) -> list[Callback]:
@@ -72,29 +78,87 @@ def film_policy(policy: Policy, env: Any = None, max_steps: int = 200) -> tuple[
 
     given = policy.config.env if env is None else env
     name = env_name(given)
-    made = make_env(given, policy.config.world, "rgb_array")
+    made = make_drawn(given, policy.config.world)
     try:
         with tempfile.TemporaryDirectory(prefix="freewheel-clip-") as folder:
             path = Path(folder, "clip.gif")
-            with Film(path, float(made.metadata.get("render_fps") or FPS), SIDE, name) as film:
-                _shoot(policy, made, film, max_steps)
+            with Film(path, fps_of(made), SIDE, name) as film:
+                for _ in shoot(policy, made, film, SEED, max_steps, policy.config.world.stack):
+                    pass
             with Image.open(path) as image:
                 return path.read_bytes(), image.size
     finally:
         close_all(name, [made])
 
 
-def _shoot(policy: Policy, env: Any, film: Film, max_steps: int) -> None:
-    view = view_of(env, policy.config.world.stack)
+@dataclass
+class Take:
+    """One filmed episode."""
+
+    ret: float = 0.0
+    length: int = 0
+    is_cut: bool = False
+
+
+def make_drawn(given: AnyEnv, config: WorldConfig) -> Env:
+    """An env whose render() gives images."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="(?s).*render_mode")  # our own error says the same
+            env = make_env(given, config, "rgb_array")
+    except EnvError as error:
+        if isinstance(error.__cause__, TypeError) and "argument 'render_mode'" in str(error.__cause__):
+            raise _no_images(env_name(given)) from error
+        raise
+    modes = env.metadata.get("render_modes", ())
+    if env.render_mode != "rgb_array" or (modes and "rgb_array" not in modes):
+        env.close()
+        raise _no_images(env_name(given))
+    return env
+
+
+def fps_of(env: Env) -> float:
+    fps = env.metadata.get("render_fps")
+    return float(fps) if isinstance(fps, (int, float)) and fps > 0 else FPS
+
+
+def shoot(policy: Policy, env: Env, film: Film, seed: int, max_steps: int, stack: int) -> Iterator[Take]:
+    """Films a greedy episode; yields its take after every frame. `stack` observations are shown beside a frame, if they are images."""
+    view, take = view_of(env, stack), Take()
     policy.reset()
-    obs, _ = env.reset(seed=SEED)
+    with _named(film, env, "reset"):
+        obs, _ = env.reset(seed=seed)
     view.begin(obs)
-    for _ in range(max_steps):
+    is_over = False
+    while not is_over and take.length < max_steps:
         action = policy.act(obs)
-        frame = env.render()
-        film.check(frame)
-        film.add(view.beside(frame, action))
-        obs, _, terminated, truncated, _ = env.step(action)
+        film.add(view.beside(_frame(film, env), action))
+        yield take
+        with _named(film, env, "step"):
+            obs, reward, terminated, truncated, _ = env.step(action)
+            take.ret += float(reward)
+        take.length += 1
+        is_over = bool(terminated or truncated)
         view.see(obs)
-        if terminated or truncated:
-            return
+    take.is_cut = not is_over
+    film.add(view.beside(_frame(film, env), None))
+    yield take
+
+
+def _frame(film: Film, env: Env) -> Array:
+    with _named(film, env, "render"):
+        try:
+            return film.checked(env.render())
+        except NotImplementedError as error:
+            raise _no_images(film.env) from error
+
+
+def _named(film: Film, env: Env, method: str) -> AbstractContextManager[None]:
+    return named_errors(film.env, f"in {method}()", env.spec, "Fix it there.")
+
+
+def _no_images(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name} cannot be filmed, as it does not support render_mode='rgb_array'. Let it accept render_mode, list rgb_array in "
+        "metadata['render_modes'], and return a uint8 array [height, width, 3] from render()."
+    )

@@ -73,7 +73,7 @@ class Film:
         check_film(path, fps, size)
         self.path = path
         self.num_shown = 0
-        self._fps, self._size, self._env = fps, size, env
+        self._fps, self._size, self.env = fps, size, env
         self._shape: tuple[int, ...] = ()
         self._temp = disk.temp_in(path.parent.absolute())
         self._is_gif = path.suffix.lower() == ".gif"
@@ -84,18 +84,19 @@ class Film:
         """Frames in the file; a long GIF leaves some out."""
         return 0 if self._encoder is None else self._encoder.num_frames
 
-    def check(self, frame: Any) -> None:
+    def checked(self, frame: Any) -> Array:
         """Refuses anything that is not a frame."""
         if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
             what = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
-            raise EnvError(f"{self._env} gave {what} from render(); a frame is an array of uint8 [height, width, 3].")
+            raise EnvError(f"{self.env} gave {what} from render(); a frame is an array of uint8 [height, width, 3].")
+        return frame
 
     def add(self, frame: Any) -> None:
-        self.check(frame)
+        frame = self.checked(frame)
         self._shape = self._shape or frame.shape
         if frame.shape != self._shape or 0 in frame.shape:
             raise EnvError(
-                f"{self._env} gave a frame of shape {frame.shape} after {self._shape} from render(); all frames of a film need "
+                f"{self.env} gave a frame of shape {frame.shape} after {self._shape} from render(); all frames of a film need "
                 "the same shape."
             )
         self.num_shown += 1

@@ -49,18 +49,21 @@ class InputView:
         count = len(self._seen)
         if not count:
             return frame
+        from PIL import Image, ImageDraw
+
         columns = 1 if count == 1 else 2 if count <= 8 else 4
         rows = -(-count // columns)
         side = max((len(frame) - GAP * (rows - 1)) // rows, LEAST)
         height = max(len(frame), rows * (side + GAP) - GAP)
         width = frame.shape[1] + columns * (side + GAP)
-        canvas = np.full((height + LABEL, width, 3), BACK, np.uint8)
-        canvas[: len(frame), : frame.shape[1]] = frame
+        canvas = Image.new("RGB", (width, height + LABEL), (BACK, BACK, BACK))
+        canvas.paste(Image.fromarray(frame))
         for i, picture in enumerate(self._seen):
-            top = i // columns * (side + GAP)
-            left = frame.shape[1] + GAP + i % columns * (side + GAP)
-            canvas[top : top + side, left : left + side] = _enlarged(picture, side)
-        return _with_text(canvas, self._label(action), height)
+            place = (frame.shape[1] + GAP + i % columns * (side + GAP), i // columns * (side + GAP))
+            # The nearest pixels, so that nothing is blurred.
+            canvas.paste(Image.fromarray(picture).resize((side, side), Image.Resampling.NEAREST), place)
+        ImageDraw.Draw(canvas).text((GAP, height + 2), self._label(action), fill=(255, 255, 255))
+        return np.array(canvas)
 
     def _label(self, action: Any) -> str:
         if action is None:
@@ -78,19 +81,3 @@ def action_names(env: Any) -> list[str]:
 def _in_colour(obs: Array) -> Array:
     obs = obs[:, :, None] if obs.ndim == 2 else obs
     return np.repeat(obs, 3, axis=2) if obs.shape[2] == 1 else np.array(obs)
-
-
-def _enlarged(picture: Array, side: int) -> Array:
-    """By the nearest pixels, so that nothing is blurred."""
-    rows = np.arange(side) * picture.shape[0] // side
-    columns = np.arange(side) * picture.shape[1] // side
-    tile: Array = picture[rows][:, columns]
-    return tile
-
-
-def _with_text(canvas: Array, text: str, top: int) -> Array:
-    from PIL import Image, ImageDraw
-
-    image = Image.fromarray(canvas)
-    ImageDraw.Draw(image).text((GAP, top + 2), text, fill=(255, 255, 255))
-    return np.array(image)

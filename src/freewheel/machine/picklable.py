@@ -7,6 +7,7 @@ import contextlib
 import sys
 import types
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ MAIN = frozenset(("__main__", "__mp_main__"))  # the second is its name in a chi
 
 
 def needs_main(*given: Any) -> bool:
-    """Whether one of these is defined in the user's script."""
+    """Whether one of these, or what a partial function among them is made of, is defined in the user's script."""
     return any(
         not MAIN.isdisjoint((getattr(thing, "__module__", None), type(thing).__module__))
+        or (isinstance(thing, partial) and needs_main(thing.func, *thing.args, *thing.keywords.values()))
         for thing in given
-        if thing is not None
     )
 
 
@@ -53,16 +54,16 @@ def without_main(*given: Any) -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def why_not_picklable(env: Any, body: Any, loss: Any) -> str:
+def why_not_picklable(env: Any, body: Any = None, loss: Any = None) -> str:
     """Why these cannot be sent to another process, as a clause; "" if they can."""
     if hasattr(env, "step") and not isinstance(env, type):
         return "the env is an object of this process (pass its id, or a function that makes it)"
-    if needs_main(env, body, loss) and not is_guarded(sys.modules["__main__"]):
-        return (
-            "the env, network or loss is defined in your script, which has no if __name__ == '__main__': "
-            "(add it around what the script does, or move the definition to a module)"
-        )
     for what, thing in (("env", env), ("network", body), ("loss", loss)):
+        if needs_main(thing) and not is_guarded(sys.modules["__main__"]):
+            return (
+                f"the {what} is defined in your script, which has no if __name__ == '__main__': "
+                "(add it around what the script does, or move the definition to a module)"
+            )
         try:
             reduction.ForkingPickler.dumps(thing)
         except Exception as error:

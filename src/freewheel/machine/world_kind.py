@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from freewheel.config import WorldConfig
 from freewheel.machine import trial
 from freewheel.machine.trial import Choice
-from freewheel.spec import Space
 
 # Costs of a step besides the env itself, on 2 cores with Python 3.11. A pool wakes a worker for each group of lanes.
 INLINE_S = 2e-6
@@ -34,7 +33,9 @@ class Cost:
     step_s: float
     core_s: float
     waits: bool
-    spaces: tuple[Space, Space] | None = None  # of observations and actions
+
+
+UNMEASURED = Cost(1.0, 1.0, False)  # of an env whose step failed
 
 
 def choose(
@@ -46,7 +47,7 @@ def choose(
     """
     pool, pool_s = pool_of(config, cost, cores)
     step = f"a step takes {_time(cost.step_s)}"
-    spread = f"Using a pool of {_many(pool)}: {step} and {'mostly waits' if cost.waits else 'keeps a core busy'}."
+    spread = f"Using a pool of {many(pool.workers, pool.threads)}: {step} and {'mostly waits' if cost.waits else 'keeps a core busy'}."
     if wants_pool(config):
         return Choice(pool, spread, {"pool": [pool_s]})
     times = {"inline": [(cost.step_s + INLINE_S) / actors]}
@@ -64,7 +65,7 @@ def choose(
         return Choice(vector_of(config, cores, actors), f"Using {name}'s own vector env ({against}).", times)
     why = "and no core is free to share it."
     if is_better:
-        why = f"which {_many(pool)} could share, but {hindrance}"
+        why = f"which {many(pool.workers, pool.threads)} could share, but {hindrance}"
     elif cores > actors and config.lanes > 1:
         why = "too short to be worth waking a worker."
     return Choice(inline_of(config), f"Stepping the envs one by one: {step}, {why}", times)
@@ -72,8 +73,12 @@ def choose(
 
 def unmeasured(config: WorldConfig, why: str, cores: int) -> Choice[WorldConfig]:
     """For an env whose step failed: a pool if the settings ask for one, inline otherwise."""
-    chosen = pool_of(config, Cost(1.0, 1.0, False), cores)[0] if wants_pool(config) else inline_of(config)
-    how = f"Using a pool of {_many(chosen)}" if chosen.kind == "pool" else "Stepping the envs one by one"
+    chosen = pool_of(config, UNMEASURED, cores)[0] if wants_pool(config) else inline_of(config)
+    how = (
+        f"Using a pool of {many(chosen.workers, chosen.threads)}"
+        if chosen.kind == "pool"
+        else "Stepping the envs one by one"
+    )
     return Choice(chosen, f"{how}: the step could not be measured ({why}).")
 
 
@@ -106,8 +111,8 @@ def pool_of(config: WorldConfig, cost: Cost, cores: int) -> tuple[WorldConfig, f
     return replace(config, kind="pool", workers=workers, threads=threads), seconds
 
 
-def _many(config: WorldConfig) -> str:
-    return f"{config.workers} workers" + (f" with {config.threads} threads each" if config.threads > 1 else "")
+def many(workers: int, threads: int) -> str:
+    return f"{workers} worker{'s' * (workers > 1)}" + (f" with {threads} threads each" if threads > 1 else "")
 
 
 def _time(seconds: float) -> str:

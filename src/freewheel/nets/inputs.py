@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from freewheel.errors import ConfigError
 from freewheel.nets import pixels
-from freewheel.spec import Space, leaves
+from freewheel.spec import Space, any_value, choices, leaves
 
 Obs = Tensor | dict[str, Tensor]
 
@@ -175,21 +175,14 @@ def any_observations(space: Space, stack: int, batch: int) -> dict[str, Tensor]:
 
 def _example(space: Space, stack: int, batch: int) -> Tensor:
     shape = (batch, stack) if stack > 1 else (batch,)
-    array = np.zeros((*shape, *(space.shape or ())), space.dtype)
-    if isinstance(space, spaces.Box):
-        array += np.clip(np.zeros_like(space.low), space.low, space.high)
-    elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
-        array += space.start
-    return torch.from_numpy(array)
+    return torch.from_numpy(np.broadcast_to(any_value(space), (*shape, *(space.shape or ()))).copy())
 
 
 def _part(name: str, space: Space, stack: int, rescale: bool) -> Numbers | Choices:
     if isinstance(space, (spaces.Box, spaces.MultiBinary)):
         return Numbers(space, stack, rescale)
-    if isinstance(space, spaces.Discrete):
-        return Choices([int(space.n)], [int(space.start)], stack)
-    if isinstance(space, spaces.MultiDiscrete):
-        return Choices(space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist(), stack)
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        return Choices(*choices(space), stack)
     where = f"part {name!r} of the observation space" if name else "the observation space"
     raise ConfigError(
         f"{where} is {type(space).__name__}; networks read Box, Discrete, MultiDiscrete and MultiBinary, "

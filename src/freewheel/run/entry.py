@@ -6,14 +6,12 @@ import contextlib
 import os
 import socket
 import sys
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from freewheel.errors import ConfigError, Diverged, EnvError, FreewheelError, RoleLost
+from freewheel.errors import Trouble
 from freewheel.learners.gradient_workers import work as work_for_gradients
 from freewheel.learners.package import load
 from freewheel.learners.target_process import work_ahead
@@ -28,7 +26,6 @@ from freewheel.run.plan import Plan
 
 # Given to a compiler as its index: compile, or only look for a package of an earlier run.
 COMPILE, ONLY_FIND = 0, 1
-MOST_TEXT = 20_000
 # Exit codes of a role that failed: a restart would fail the same way, or may work.
 FINAL, AGAIN = 3, 4
 
@@ -92,34 +89,6 @@ def _compile(plan: Plan, policy: int, index: int, channel: Channel) -> None:
         channel.send({"package": None if paths is None else [str(path) for path in paths]})
     finally:
         learner.close()
-
-
-@dataclass
-class Trouble:
-    """Why a role failed. If `is_final`, a restart would fail the same way."""
-
-    kind: str
-    text: str
-    trace: str
-    is_final: bool
-
-    @classmethod
-    def of(cls, error: BaseException) -> Trouble:
-        """Wrong settings, an env that breaks its contract and a divergence come again after a restart; other errors may not."""
-        broke_contract = isinstance(error, EnvError) and error.__cause__ is None
-        # The message of our own errors is enough; the traceback of the user's code belongs to the cause.
-        shown = error.__cause__ if isinstance(error, FreewheelError) else error
-        return cls(
-            type(error).__name__,
-            str(error)[-MOST_TEXT:],
-            "".join(traceback.format_exception(shown))[-MOST_TEXT:] if shown is not None else "",
-            broke_contract or isinstance(error, (ConfigError, Diverged)),
-        )
-
-    def error(self, who: str) -> FreewheelError:
-        """The error that the supervisor raises."""
-        kinds = {"ConfigError": ConfigError, "EnvError": EnvError, "Diverged": Diverged}
-        return kinds.get(self.kind, RoleLost)(self.text if self.kind in kinds else f"{who}: {self.kind}: {self.text}")
 
 
 def run_role(channel: Channel, work: Callable[[], None]) -> None:

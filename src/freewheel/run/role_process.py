@@ -10,12 +10,12 @@ import time
 from collections import deque
 from multiprocessing.process import BaseProcess
 
+from freewheel.errors import Trouble
 from freewheel.machine.picklable import without_main
 from freewheel.report.ledger import Snapshot
 from freewheel.report.usage import ProcessUsage
 from freewheel.run import entry
 from freewheel.run.channel import Channel, Message, pair
-from freewheel.run.entry import Trouble
 from freewheel.run.plan import Plan
 
 STACK_S = 0.2

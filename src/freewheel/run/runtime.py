@@ -25,7 +25,8 @@ from freewheel.run.plan import Plan, PolicyPlan, Setup, make_plan
 from freewheel.run.prepare import refuse_pool, refuse_without_effect
 from freewheel.run.sequential import Sequential
 from freewheel.run.worker_control import make_workers
-from freewheel.worlds.make import choose_apart, make_world
+from freewheel.worlds.choose import choose_apart
+from freewheel.worlds.make import make_world
 from freewheel.worlds.world import Group, World
 
 

@@ -8,16 +8,15 @@ import importlib
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from freewheel.errors import ConfigError, EnvError, FreewheelError
 from freewheel.imports import find_module, find_name, is_import
-
-Made = TypeVar("Made")
 
 
 def find_spec(name: str) -> EnvSpec:
@@ -58,24 +57,25 @@ def find_factory(env: Any) -> Any:
     return find_import(env) if isinstance(env, str) and is_import(env) else env
 
 
-def call_maker(
+@contextmanager
+def named_errors(
     name: str,
-    make: Callable[[], Made],
+    when: str = "while it was made",
     spec: EnvSpec | None = None,
     cure: str = "Check its arguments in world.kwargs.",
-) -> Made:
-    """Calls `make`. An error is the env's own, unless a package is missing."""
+) -> Iterator[None]:
+    """Names the env in what it raises. An error is the env's own, unless a package is missing."""
     try:
-        return make()
+        yield
     except FreewheelError:
         raise
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise ConfigError(missing_package(name, error, spec)) from error
+        raise ConfigError(_missing_package(name, error, spec)) from error
     except Exception as error:
-        raise EnvError(f"{name} raised {type(error).__name__} while it was made: {error}. {cure}") from error
+        raise EnvError(f"{name} raised {type(error).__name__} {when}: {error}. {cure}") from error
 
 
-def missing_package(name: str, error: Exception, spec: EnvSpec | None) -> str:
+def _missing_package(name: str, error: Exception, spec: EnvSpec | None) -> str:
     """The error message for an env that needs a package."""
     group = re.match(r"gymnasium\.envs\.(\w+)", str(spec.entry_point)) if spec is not None else None
     if group is None:
@@ -87,16 +87,11 @@ def missing_package(name: str, error: Exception, spec: EnvSpec | None) -> str:
 
 
 def _near_ids(env_id: str) -> str:
-    stem = _stem(env_id)
-    stems: dict[str, list[str]] = {}
-    for known in gymnasium.registry:
-        stems.setdefault(_stem(known), []).append(known)
-    if stem in stems:
-        newest = max(stems[stem], key=lambda known: gymnasium.registry[known].version or 0)
-        return f"Did you mean {newest}?"
-    near = [known for close in difflib.get_close_matches(stem, stems, 3, 0.6) for known in stems[close][-1:]]
+    by_version = sorted(gymnasium.registry, key=lambda known: gymnasium.registry[known].version or 0)
+    newest, stem = {_stem(known): known for known in by_version}, _stem(env_id)
+    near = [stem] if stem in newest else difflib.get_close_matches(stem, newest, 3, 0.6)
     if near:
-        return f"Did you mean {' or '.join(near)}?"
+        return f"Did you mean {' or '.join(newest[close] for close in near)}?"
     return (
         "gymnasium.pprint_registry() lists the known ids. Write package:id for an id of another package, such as "
         "minigrid:MiniGrid-Empty-8x8-v0, and module:function for your own function."

@@ -18,7 +18,7 @@ from freewheel.worlds import check
 from freewheel.worlds.check import Find, Leaf, Where
 from freewheel.worlds.image import LIFE_LOST
 from freewheel.worlds.seeds import episode_seed, lane_key
-from freewheel.worlds.world import TERMINATED, TIMEOUT_S, TRUNCATED, Array, Columns, Ended, Group, Obs, Ready
+from freewheel.worlds.world import TERMINATED, TIMEOUT_S, TRUNCATED, Array, Columns, Ended, Obs, OneGroup, Ready
 
 # Actions kept of each lane's episode, to replay it on resume. More than any Atari episode has; bounds the memory of an env whose
 # episodes never end.
@@ -27,7 +27,7 @@ NONE_ENDED, LOOK_CLOSELY = 0, 2  # results of step_lanes: no episode ended; a re
 NO_ROWS: Array = np.empty(0, np.int64)
 
 
-class InlineWorld:
+class InlineWorld(OneGroup):
     """One lane per env. recv steps the envs that were sent an action; one that ends an episode is reset at once.
 
     Every episode has its own seed, so the seed and the actions lead back to any point of it. With `owns_envs=False` the caller
@@ -50,11 +50,7 @@ class InlineWorld:
         rows: tuple[Obs, Array, Array] | None = None,
         resets_at_once: int | None = None,
     ) -> None:
-        self.name = name
-        self.num_lanes = len(envs)
-        self.obs_space = envs[0].observation_space
-        self.action_space = envs[0].action_space
-        self.groups = (Group("", self.obs_space, self.action_space, self.num_lanes),)
+        super().__init__(name, envs[0].observation_space, envs[0].action_space, len(envs))
         self._leaves = check.obs_leaves(name, self.obs_space, self.action_space)
         self._split = _action_splitter(self.action_space)
         check.check_alike(name, envs)

@@ -7,20 +7,45 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from freewheel.spec import MASK, Space
-from freewheel.worlds.world import Array
+from freewheel.spec import MASK, Space, choices, flatten
+from freewheel.worlds.world import Array, Columns
+
+NUM_ACTIONS = 512
+
+
+class RandomActions:
+    """Actions for an env, or for up to `num_rows` rows of its world: the same in every call, and by its mask if it has one."""
+
+    def __init__(self, obs_space: Space, action_space: Space, by_mask: bool = True, num_rows: int = 1) -> None:
+        action_space.seed(1)
+        self._samples = [action_space.sample() for _ in range(NUM_ACTIONS + num_rows)]
+        flat = [flatten("action", action_space, sample) for sample in self._samples]
+        self._columns = {name: np.stack([row[name] for row in flat]) for name in flat[0]}
+        self._legal = Legal(obs_space, action_space, by_mask)
+
+    def one(self, i: int, observed: Any) -> Any:
+        """For step i, whose observation is as the env gave it."""
+        action = self._samples[i % NUM_ACTIONS]
+        return self._legal.one(action, observed) if self._legal.has_mask else action
+
+    def rows(self, i: int, count: int, obs: Columns) -> Columns:
+        """For steps i to i + count - 1, and the observation columns of their rows."""
+        first = i % NUM_ACTIONS
+        actions = {name: column[first : first + count] for name, column in self._columns.items()}
+        return {"action": self._legal.rows(actions["action"], obs)} if self._legal.has_mask else actions
 
 
 class Legal:
     """Replaces each forbidden choice by the next one that is allowed. Without a mask actions stay as they are."""
 
-    def __init__(self, obs_space: Space, action_space: Space) -> None:
-        self._counts, self._starts = _choices(action_space)
+    def __init__(self, obs_space: Space, action_space: Space, by_mask: bool = True) -> None:
+        self._counts, starts = choices(action_space)
+        self._starts = np.array(starts, np.int64)
         mask = obs_space.spaces.get(MASK) if isinstance(obs_space, spaces.Dict) else None
         size = -1 if mask is None else int(np.prod(mask.shape or (), dtype=np.int64))
-        self.has_mask = size == sum(self._counts) > 0
+        self.has_mask = by_mask and size == sum(self._counts) > 0
 
-    def rows(self, actions: Array, obs: dict[str, Array]) -> Array:
+    def rows(self, actions: Array, obs: Columns) -> Array:
         """For actions [k, ...] and the observation columns of their rows."""
         return self._moved(actions, obs[f"obs.{MASK}"]) if self.has_mask else actions
 
@@ -41,15 +66,3 @@ class Legal:
             first += count
         moved: Array = (places + self._starts).astype(actions.dtype).reshape(actions.shape)
         return moved
-
-
-def _choices(space: Space) -> tuple[list[int], Array]:
-    """The number of options of each choice, and the value of the first option."""
-    if isinstance(space, spaces.Discrete):
-        return [int(space.n)], np.array([space.start], np.int64)
-    if isinstance(space, spaces.MultiDiscrete):
-        return space.nvec.reshape(-1).tolist(), np.asarray(space.start, np.int64).reshape(-1)
-    if isinstance(space, spaces.MultiBinary):
-        size = int(np.prod(space.shape, dtype=np.int64))
-        return [2] * size, np.zeros(size, np.int64)
-    return [], np.zeros(0, np.int64)

@@ -13,18 +13,16 @@ from freewheel.config import WorldConfig, wanted
 from freewheel.config.check import check_kind, read_kwargs
 from freewheel.errors import ConfigError
 from freewheel.imports import is_import
-from freewheel.machine import world_kind
 from freewheel.machine.cores import num_cores
-from freewheel.machine.trial import Choice, throwaway
+from freewheel.machine.world_kind import UNMEASURED, pool_of
 from freewheel.worlds import atari
 from freewheel.worlds.check import close_all
 from freewheel.worlds.envpool_async import AsyncVectorWorld, gives_some_lanes
-from freewheel.worlds.find import call_maker, find_factory, find_import, find_spec, makes_vector, takes
+from freewheel.worlds.find import find_factory, find_import, find_spec, makes_vector, named_errors, takes
 from freewheel.worlds.image import prepare
 from freewheel.worlds.inline import InlineWorld
-from freewheel.worlds.measure import choose, no_listener
-from freewheel.worlds.pool import START_S, PoolWorld
-from freewheel.worlds.pool_member import check_picklable
+from freewheel.worlds.measure import try_env
+from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.puffer import PufferVector, is_puffer
 from freewheel.worlds.quick import quicken
 from freewheel.worlds.seeds import lane_key
@@ -34,8 +32,6 @@ from freewheel.worlds.world import TIMEOUT_S, World
 Env = gymnasium.Env[Any, Any]
 Factory = Callable[..., Any]
 AnyEnv = str | Env | Vector | Factory
-PLAIN_CURE = "Give the id of an env, or a function that makes one."
-DECIDED = ("kind", "workers", "threads")  # the settings that a measurement decides
 # What a world from outside must have: see World.
 MEMBERS = ("name", "may_rest", "groups", "recv", "send", "close", "state", "set_state")
 
@@ -53,7 +49,7 @@ def make_world(
 
     In the run its lanes are numbered from `first_lane` on: the seeds of their episodes and errors use these numbers.
 
-    Here auto is vector for a vector env and inline for all others; `choose_world` finds the fastest. A pool replaces a worker after
+    Here auto is vector for a vector env and inline for all others; worlds/choose.py finds the fastest. A pool replaces a worker after
     `step_timeout_s`, up to `restarts` times. A kind of `module:name` is called with (env, config, seed, first_lane=...).
     """
     name, kwargs, kind = env_name(env), read_kwargs(config), config.kind
@@ -69,70 +65,22 @@ def make_world(
     if isinstance(env, gymnasium.Env):
         return _around_one(env, config, kwargs, seed, name)
     factory = find_factory(env)
-    if kind == "vector" or (kind == "auto" and _makes_only_vector(factory)):
+    if kind == "vector" or (kind == "auto" and makes_only_vector(factory)):
         # A vector env is seeded as a whole, and the actors of one run need different seeds.
         return _make_vector_world(name, factory, config, lane_key(seed, first_lane) if first_lane else seed)
-    if _makes_only_vector(factory):
+    if makes_only_vector(factory):
         raise ConfigError(f"{name} makes a vector env, which world.kind={kind} cannot step. Set it to auto or vector.")
     if kind == "pool":
         return _make_pool_world(name, env, config, seed, first_lane, step_timeout_s=step_timeout_s, restarts=restarts)
     return _make_inline_world(name, factory, config, seed, first_lane)
 
 
-def is_settled(env: AnyEnv, config: WorldConfig) -> bool:
-    """Whether settings and env leave no choice of the world."""
-    if isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)) or config.kind not in ("auto", "pool"):
-        return True
-    has_numbers = config.kind == "pool" and config.workers and config.threads
-    return _makes_only_vector(find_factory(env)) or bool(has_numbers)
-
-
-def choose_world(
-    env: AnyEnv, config: WorldConfig, cores: int = 0, actors: int = 1, tell_alive: Callable[[], None] = no_listener
-) -> Choice[WorldConfig]:
-    """Measures what world.kind=auto stands for on this number of cores (0: all), and how many workers a pool needs.
-
-    Worlds other than a pool would be stepped by `actors` processes. It takes a third of a second and the time to make an env.
-    Settings that leave no choice are returned unchanged. An env that hangs here hangs this process: `choose_apart` has a deadline
-    and listens to `tell_alive`.
-    """
-    if is_settled(env, config):
-        return Choice(config)
-    factory, name = find_factory(env), env_name(env)
-    has_vector = isinstance(factory, str) and find_spec(factory).vector_entry_point is not None
-    make = partial(make_env, env, replace(config, kind="inline", lanes=1), name=name)
-    try:
-        check_picklable(name, [make])
-        hindrance = ""
-    except ConfigError as error:
-        hindrance = str(error)
-    vector = partial(_make_vector_world, name, factory, seed=0) if has_vector else None
-    return choose(config, name, make, vector, hindrance, cores or num_cores(), actors, tell_alive)
-
-
-def choose_apart(env: AnyEnv, config: WorldConfig, actors: int, step_timeout_s: float) -> Choice[WorldConfig]:
-    """`choose_world` in a throwaway process. An env that hangs, crashes or raises is stepped inline, where the run reports the error."""
-    if is_settled(env, config):
-        return Choice(config)
-    # Making an env may start other programs.
-    work = (_choose, env, config, num_cores(), actors)
-    report = throwaway(*work, timeout_s=step_timeout_s, start_timeout_s=START_S, needs=(env,))
-    if not report.told:
-        return world_kind.unmeasured(config, report.failure, num_cores())
-    decided, reason, times = report.told[0]
-    return Choice(replace(config, **decided), reason, times)
-
-
-def _choose(env: AnyEnv, config: WorldConfig, cores: int, actors: int, tell: Callable[..., None]) -> None:
-    choice = choose_world(env, config, cores, actors, tell)
-    tell([{name: getattr(choice.chosen, name) for name in DECIDED}, choice.reason, choice.times])
-
-
 def _make_outside(env: AnyEnv, config: WorldConfig, seed: int, first_lane: int) -> World:
     """The world that `module:name` makes of `env`, which can be anything."""
     who = f"world.kind={config.kind}"
-    make = partial(find_import(config.kind, "a world"), env, config, seed, first_lane=first_lane)
-    world: World = call_maker(who, make, cure="It is called with (env, config, seed, first_lane=...).")
+    make = find_import(config.kind, "a world")
+    with named_errors(who, cure="It is called with (env, config, seed, first_lane=...)."):
+        world: World = make(env, config, seed, first_lane=first_lane)
     if missing := [member for member in MEMBERS if not hasattr(world, member)]:
         raise ConfigError(
             f"{who} made {type(world).__name__}, which has no {', '.join(missing)}. "
@@ -173,42 +121,47 @@ def _make_inline_world(name: str, env: str | Factory, config: WorldConfig, seed:
 def _make_pool_world(
     name: str, env: AnyEnv, config: WorldConfig, seed: int, first_lane: int, **limits: Any
 ) -> PoolWorld:
-    chosen = config if config.workers and config.threads else choose_world(env, config).chosen
-    make = partial(make_env, env, replace(chosen, kind="inline"), name=name)
+    make = partial(make_env, env, replace(config, kind="inline"), name=name)
+    if not (config.workers and config.threads):
+        cost = try_env(make())
+        config, _ = pool_of(config, UNMEASURED if isinstance(cost, Exception) else cost, num_cores())
     return PoolWorld(
-        [make] * chosen.lanes,
+        [make] * config.lanes,
         seed,
         name,
-        chosen.workers,
+        config.workers,
         first_lane=first_lane,
-        threads=chosen.threads,
-        min_ready=chosen.min_ready,
-        ready_wait_s=chosen.ready_wait_s,
+        threads=config.threads,
+        min_ready=config.min_ready,
+        ready_wait_s=config.ready_wait_s,
         **limits,
     )
 
 
 def make_env(env: AnyEnv, config: WorldConfig, render_mode: str | None = None, *, name: str | None = None) -> Env:
     """One plain env, as a lane has it; also to evaluate or to watch. An env given as an object is that object."""
-    name = name or env_name(env)
-    if isinstance(env, gymnasium.Env):
-        _check_rendering(env, name, render_mode)
-        return _limited(prepare(env, config, name), config)
-    if isinstance(env, gymnasium.vector.VectorEnv):
-        raise ConfigError(f"{name} is a vector env, and one plain env is needed here. {PLAIN_CURE}")
-    factory, is_limited = find_factory(env), False
-    if isinstance(factory, str):
+    name, factory = name or env_name(env), find_factory(env)
+    limit = config.max_episode_steps
+    if isinstance(factory, gymnasium.Env):
+        made = factory
+    elif isinstance(factory, str):
         # Where frames are skipped the limit counts steps, not frames.
-        is_limited = bool(config.max_episode_steps and not wanted(config))
-        made = _make_registered(factory, config, render_mode, name, config.max_episode_steps if is_limited else None)
+        given = limit if not wanted(config) else 0
+        made, limit = _make_registered(factory, config, render_mode, name, given or None), limit - given
     else:
         made = _call_factory(factory, config, render_mode, name)
     try:
-        made = prepare(made, config, name)
+        if render_mode is not None and made.render_mode != render_mode and not isinstance(factory, str):
+            raise ConfigError(
+                f"{name} has render_mode={made.render_mode!r}, and {render_mode!r} is needed to show it. "
+                "Add a parameter render_mode to the function that makes it."
+            )
+        prepared = prepare(made, config, name)
+        return gymnasium.wrappers.TimeLimit(prepared, limit) if limit else prepared
     except BaseException:
-        close_all(name, [made])
+        if made is not env:
+            close_all(name, [made])
         raise
-    return made if is_limited else _limited(made, config)
 
 
 def _make_registered(env_id: str, config: WorldConfig, render_mode: str | None, name: str, limit: int | None) -> Env:
@@ -219,7 +172,8 @@ def _make_registered(env_id: str, config: WorldConfig, render_mode: str | None, 
         kwargs["render_mode"] = render_mode
     if atari.is_atari(spec):
         kwargs = atari.env_kwargs(name, config, kwargs)
-    made = call_maker(name, lambda: gymnasium.make(spec, limit, disable_env_checker=True, **kwargs), spec)
+    with named_errors(name, spec=spec):
+        made = gymnasium.make(spec, limit, disable_env_checker=True, **kwargs)
     quicken(made)
     if atari.is_atari(spec):
         atari.set_frame_rate(made, config)
@@ -228,17 +182,19 @@ def _make_registered(env_id: str, config: WorldConfig, render_mode: str | None, 
 
 def _call_factory(factory: Factory, config: WorldConfig, render_mode: str | None, name: str) -> Env:
     kwargs = read_kwargs(config)
-    if makes_vector(factory):
-        raise ConfigError(f"{name} makes a vector env, and one plain env is needed here. {PLAIN_CURE}")
+    if isinstance(factory, gymnasium.vector.VectorEnv) or makes_vector(factory):
+        raise ConfigError(
+            f"{name} is a vector env, and one plain env is needed here. Give the id of an env, or a function that makes one."
+        )
     if render_mode is not None and takes(factory, "render_mode"):
         kwargs["render_mode"] = render_mode
-    made = call_maker(name, lambda: factory(**kwargs))
+    with named_errors(name):
+        made = factory(**kwargs)
     if not isinstance(made, gymnasium.Env):
         raise ConfigError(
             f"{name} made {type(made).__name__}, which is not a gymnasium.Env. "
             "Return one; the package shimmy converts envs of the older gym package."
         )
-    _check_rendering(made, name, render_mode)
     return made
 
 
@@ -290,18 +246,21 @@ def _make_vector(name: str, env: str | Factory, config: WorldConfig) -> Vector:
                 f"{name} has no vector env of its own. Set world.kind to inline for copies in one process."
             )
         if atari.is_atari(spec):
-            return call_maker(name, lambda: atari.make_vector(name, spec, config, kwargs), spec)
+            with named_errors(name, spec=spec):
+                return atari.make_vector(name, spec, config, kwargs)
         _refuse(name, "is made in its own vector form", _steps_and_images(replace(config, max_episode_steps=0)))
         if config.max_episode_steps:
             kwargs["max_episode_steps"] = config.max_episode_steps
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-        vector = call_maker(name, lambda: gymnasium.make_vec(spec, config.lanes, mode, **kwargs), spec)
+        with named_errors(name, spec=spec):
+            vector = gymnasium.make_vec(spec, config.lanes, mode, **kwargs)
         quicken(vector)
         return vector
     _refuse(name, "makes its own vector env", _steps_and_images(config))
     if makes_vector(env):
         kwargs["num_envs"] = config.lanes
-    made = call_maker(name, lambda: env(**kwargs))
+    with named_errors(name):
+        made = env(**kwargs)
     if is_puffer(made):
         return PufferVector(made)
     if not isinstance(made, gymnasium.vector.VectorEnv):
@@ -312,7 +271,7 @@ def _make_vector(name: str, env: str | Factory, config: WorldConfig) -> Vector:
     return made
 
 
-def _makes_only_vector(env: str | Factory) -> bool:
+def makes_only_vector(env: str | Factory) -> bool:
     if not isinstance(env, str):
         return makes_vector(env)
     spec = find_spec(env)
@@ -330,15 +289,3 @@ def _refuse(name: str, what: str, settings: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"{name} {what}, so {' and '.join(found)} cannot be used. Leave it out, or give the env's id."
         )
-
-
-def _check_rendering(env: Env, name: str, render_mode: str | None) -> None:
-    if render_mode is not None and env.render_mode != render_mode:
-        raise ConfigError(
-            f"{name} has render_mode={env.render_mode!r}, and {render_mode!r} is needed to show it. "
-            "Add a parameter render_mode to the function that makes it."
-        )
-
-
-def _limited(env: Env, config: WorldConfig) -> Env:
-    return gymnasium.wrappers.TimeLimit(env, config.max_episode_steps) if config.max_episode_steps else env

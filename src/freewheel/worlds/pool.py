@@ -12,15 +12,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from freewheel.errors import EnvError
+from freewheel.errors import ConfigError, EnvError
 from freewheel.machine.process import how_it_ended, start_forkserver
 from freewheel.spec import RowSpec
 from freewheel.worlds.check import obs_leaves, raise_or_print
-from freewheel.worlds.pool_member import Member, WorkerTrace, check_picklable, end_all
+from freewheel.worlds.pool_member import Member, WorkerTrace, end_all, why_not_pooled
 from freewheel.worlds.pool_table import READY, Table, pull, push, split
 from freewheel.worlds.pool_worker import Make, Task
 from freewheel.worlds.seeds import lane_key
-from freewheel.worlds.world import GOES_ON, TERMINATED, TIMEOUT_S, TRUNCATED, Array, Columns, Ended, Group, Obs, Ready
+from freewheel.worlds.world import TIMEOUT_S, Array, Columns, Ended, Obs, OneGroup, Ready
 
 LOOK_S = 0.25  # between two checks that all workers live
 BUDGET_S = 600.0  # the window in which restarts are counted
@@ -28,7 +28,7 @@ BUDGET_S = 600.0  # the window in which restarts are counted
 START_S = 120.0
 
 
-class PoolWorld:
+class PoolWorld(OneGroup):
     """One lane per env. The lanes are split among `workers` processes, each with neighbouring lanes. Several `threads` per worker
     suit envs that wait for something outside: while one waits, another goes on.
 
@@ -53,13 +53,13 @@ class PoolWorld:
         step_timeout_s: float = TIMEOUT_S,
         restarts: int = 3,
     ) -> None:
-        self.name, self.num_lanes, self.num_workers = name, len(makes), min(workers, len(makes))
-        self.num_threads = min(self.num_workers * threads, self.num_lanes)  # of all workers
-        check_picklable(name, makes)
+        if why := why_not_pooled(name, makes):
+            raise ConfigError(why)
         env = makes[0]()  # only for its spaces
-        self.obs_space, self.action_space = env.observation_space, env.action_space
+        super().__init__(name, env.observation_space, env.action_space, len(makes))
         env.close()
-        self.groups = (Group("", self.obs_space, self.action_space, self.num_lanes),)
+        self.num_workers = min(workers, self.num_lanes)
+        self.num_threads = min(self.num_workers * threads, self.num_lanes)  # of all workers
         self.num_restarts = 0
         self.num_truncated = 0  # episodes that were cut with a worker
         self._notes: list[str] = []
@@ -100,13 +100,14 @@ class PoolWorld:
         self._open = [len(span) for span in self._table.spans]  # lanes that each thread still has to announce
         self._in_flight = np.ones(self.num_lanes, np.bool_)  # is with its worker: its action was sent, or it begins
         self._num_in_flight = self.num_lanes
-        self._parts: list[Array] = []  # announced lanes that recv has not given yet
+        # Its worker has announced it, and recv has not given it yet. A lane whose worker was replaced may be announced before its action
+        # is sent, and waits for it.
+        self._announced = np.zeros(self.num_lanes, np.bool_)
         # The newest observation that recv gave of each lane: a worker may die while it writes the next one.
         self._last: Obs = {name: rows.copy() for name, rows in self._table.obs.items()}
         self._has_begun = np.zeros(self.num_lanes, np.bool_)
         # Its episode was cut with its worker, and recv has not said so yet.
         self._lost = np.zeros(self.num_lanes, np.bool_)
-        self._arrived = np.zeros(self.num_lanes, np.bool_)  # of the lost lanes: the new worker has announced it
 
     def send(self, group: int, lanes: Array, actions: Columns) -> None:
         if self._in_flight[lanes].any():
@@ -129,14 +130,8 @@ class PoolWorld:
         """At least one lane. A worker that finishes none of its lanes in this time is replaced."""
         if not self._num_in_flight:
             raise ValueError(f"{self.name}: recv() has no lane to wait for. Send an action to a lane first.")
-        self._wait(min(self._min_ready, self._num_in_flight), timeout_s)
-        lanes = self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts)
-        self._parts = []
-        if len(lanes) == self.num_lanes:
-            lanes = np.arange(self.num_lanes)
-        else:
-            lanes.sort()
-        self._in_flight[lanes] = False
+        lanes = self._wait(min(self._min_ready, self._num_in_flight), timeout_s)
+        self._announced[lanes] = self._in_flight[lanes] = False
         self._num_in_flight -= len(lanes)
         return (self._give(lanes),)
 
@@ -147,12 +142,6 @@ class PoolWorld:
         del self._table, self._ready, self._sent_to, self._done_by  # frees the shared memory
         if failure is not None:
             raise_or_print(failure)
-
-    def state(self) -> None:
-        return None
-
-    def set_state(self, state: dict[str, Array] | None) -> list[int]:
-        return []
 
     def take_notes(self) -> list[str]:
         """Notes for the log about workers replaced since the last call."""
@@ -171,28 +160,26 @@ class PoolWorld:
         self._open[thread] += len(lanes)
         self._sent_to[thread].add(len(lanes))
 
-    def _wait(self, need: int, timeout_s: float) -> None:
-        """Until `need` lanes are ready, or at least one after `ready_wait_s`."""
+    def _wait(self, need: int, timeout_s: float) -> Array:
+        """The lanes that are ready, once these are `need`, or at least one after `ready_wait_s`."""
         now = time.monotonic()
         soon_s = now + self._ready_wait_s
         while True:
+            if now >= self._look_due_s:  # before the rings: it may replace a worker, with the lanes that are ready
+                self._look(now, timeout_s)
             # Read before the rings: an announcement after that moves the counter beyond this value, and ends the wait below.
             count = self._ready.value
-            found = self._gather()
-            if found >= need:
-                if now >= self._look_due_s:
-                    self._look(now, timeout_s)
-                return
-            if self._table.failed.any() or now >= self._look_due_s:
+            lanes = self._gather()
+            if len(lanes) >= need or (len(lanes) and now >= soon_s):
+                return lanes
+            if self._table.failed.any():
                 self._look(now, timeout_s)
-            if found and now >= soon_s:
-                return
             until_s = self._look_due_s if now >= soon_s else min(soon_s, self._look_due_s)
-            self._ready.wait(count + (need - found if now < soon_s else 1), max(until_s - now, 0.0))
+            self._ready.wait(count + (need - len(lanes) if now < soon_s else 1), max(until_s - now, 0.0))
             now = time.monotonic()
 
-    def _gather(self) -> int:
-        """Takes announced lanes out of the rings. Gives the number of lanes that are ready."""
+    def _gather(self) -> Array:
+        """Takes announced lanes out of the rings. Gives the lanes that are ready."""
         found: list[int] = []  # from threads with one lane
         for thread, done in enumerate(self._done_by):
             until, seen = done.value, self._seen[thread]
@@ -204,22 +191,10 @@ class PoolWorld:
             if len(span) == 1:
                 found.append(span.start)
             else:
-                self._keep(pull(self._table.outboxes[thread], seen, until) + span.start)
+                self._announced[pull(self._table.outboxes[thread], seen, until) + span.start] = True
         if found:
-            self._keep(np.array(found))
-        if self._arrived.any():
-            back = np.flatnonzero(self._arrived & self._in_flight)
-            self._arrived[back] = False
-            if len(back):
-                self._parts.append(back)
-        return sum(map(len, self._parts))
-
-    def _keep(self, lanes: Array) -> None:
-        if self._lost.any():
-            self._arrived[lanes[self._lost[lanes]]] = True
-            lanes = lanes[~self._lost[lanes]]
-        if len(lanes):
-            self._parts.append(lanes)
+            self._announced[found] = True
+        return (self._announced & self._in_flight).nonzero()[0]
 
     def _give(self, lanes: Array) -> Ready:
         table = self._table
@@ -228,10 +203,8 @@ class PoolWorld:
         ended = None
         if ends.any():
             over = lanes[ends != 0]
-            ends = ends[ends != 0]
             obs = {name: rows[over] for name, rows in table.final.items()}
-            flags = (ends & flag != 0 for flag in (TERMINATED, TRUNCATED, GOES_ON))
-            ended = Ended(over, obs, table.final_reward[over], *flags)
+            ended = Ended.of(over, obs, table.final_reward[over], ends[ends != 0])
         if lost is not None:
             ended = lost if ended is None else lost.joined(ended)
         if len(lanes) == self.num_lanes:
@@ -301,9 +274,8 @@ class PoolWorld:
         span = slice(old.span.start, old.span.stop)
         self.num_truncated += int(self._has_begun[span].sum())
         self._lost[span] = self._has_begun[span]
-        self._arrived[span] = False
         # Lanes that it announced and recv has not given are lost too: the new worker writes into the same memory.
-        self._parts = [kept for part in self._parts if len(kept := part[(part < span.start) | (part >= span.stop)])]
+        self._announced[span] = False
         for thread in old.threads:
             self._seen[thread], self._open[thread] = self._done_by[thread].value, len(self._table.spans[thread])
             self._table.beats[thread] = 0

@@ -7,18 +7,14 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from functools import partial
-from multiprocessing import reduction
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
-from freewheel.errors import ConfigError, EnvError, FreewheelError
-from freewheel.machine.picklable import is_guarded, needs_main, without_main
+from freewheel.errors import EnvError, FreewheelError, Trouble
+from freewheel.machine.picklable import why_not_picklable, without_main
 from freewheel.worlds import pool_worker
 from freewheel.worlds.pool_table import Table
 from freewheel.worlds.pool_worker import Make, Task
@@ -41,7 +37,7 @@ class Member:
         name = f"freewheel-env-{task.index}"
         self.process: BaseProcess = context.Process(target=pool_worker.main, args=(task, table, theirs), name=name)
         try:
-            with without_main(*_given(task.makes)), theirs:
+            with without_main(*task.makes), theirs:
                 self.process.start()
         except BaseException:
             ours.close()
@@ -71,16 +67,15 @@ class Member:
         try:
             if not self._end.poll(0):
                 return None
-            told = json.loads(self._end.recv_bytes())
+            told, was_in_close = json.loads(self._end.recv_bytes())
         except (EOFError, OSError):
             return None
-        if in_close and not told["in_close"]:
+        if in_close and not was_in_close:
             return None
-        kinds: dict[str, type[FreewheelError]] = {"ConfigError": ConfigError, "EnvError": EnvError}
-        text = told["text"] if told["kind"] in kinds else f"{self}: {told['kind']}: {told['text']}"
-        error = kinds.get(told["kind"], EnvError)(text)
-        if told["trace"]:
-            error.__cause__ = WorkerTrace(f"in {self}\n\n{told['trace']}")
+        trouble = Trouble(**told)
+        error = trouble.error(str(self), EnvError)
+        if trouble.trace:
+            error.__cause__ = WorkerTrace(f"in {self}\n\n{trouble.trace}")
         return error
 
     def kill(self) -> None:
@@ -97,32 +92,15 @@ class Member:
             self.process.close()
 
 
-def check_picklable(name: str, makes: Sequence[Make]) -> None:
-    """Refuses envs that another process cannot make.
+def why_not_pooled(name: str, makes: Sequence[Make]) -> str:
+    """Why another process cannot make these envs, and what to do; "" if it can.
 
     A fork of this process could make any env, but it also copies locks that other threads hold, and could wait for one forever.
     """
-    cure = "Define it in a module and give it by name, as module:function; or set world.kind to inline."
-    if needs_main(*_given(makes)) and not is_guarded(sys.modules["__main__"]):
-        raise ConfigError(
-            f"{name} is defined in the main script, which has no if __name__ == '__main__': guard, so the workers of a pool "
-            f"cannot import it. Add the guard. Or: {cure}"
-        )
-    for make in dict.fromkeys(makes):
-        try:
-            reduction.ForkingPickler.dumps(make)
-        except Exception as error:
-            raise ConfigError(
-                f"{name} cannot be sent to the workers of a pool ({type(error).__name__}: {error}). {cure}"
-            ) from error
-
-
-def _given(makes: Sequence[Make]) -> Iterator[Any]:
-    """The functions that make envs, and what each partial one is made of."""
-    for make in dict.fromkeys(makes):
-        yield make
-        if isinstance(make, partial):
-            yield from (make.func, *make.args, *make.keywords.values())
+    for why in filter(None, map(why_not_picklable, dict.fromkeys(makes))):
+        cure = "Define it in a module and give it by name, as module:function; or set world.kind to inline."
+        return f"{name} cannot be sent to the workers of a pool: {why}. {cure}"
+    return ""
 
 
 def _children(pid: int) -> list[int]:

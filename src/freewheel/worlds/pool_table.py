@@ -7,15 +7,15 @@ writer moves the counter after it wrote the ring and the lanes; the reader looks
 
 from __future__ import annotations
 
-import math
 import mmap
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from freewheel.memory.counter import Counters
-from freewheel.memory.segment import Segment
+from freewheel.memory.segment import Segment, Shared
 from freewheel.spec import Field
 from freewheel.worlds.world import Array, Columns, Obs
 
@@ -24,20 +24,14 @@ ALARM = 1 << 32  # a thread that fails adds this: the counter then exceeds any n
 _ALIGN = 64
 
 
-class Table:
+class Table(Shared):
     """Pass it to workers as a `Process` argument. `fields` are the fields of a row, `spans` the neighbouring lanes of each thread."""
 
+    handed = ("fields", "spans", "counters", "segment")
+
     def __init__(self, fields: Sequence[Field], spans: Sequence[range]) -> None:
-        self.fields, self.spans = tuple(fields), tuple(spans)
-        self._segment = Segment.create(self._layout()[1], "the pool's lanes", "Use fewer world.lanes.")
-        self.counters = Counters(1 + 2 * len(spans))
-        self._open()
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self.fields, self.spans, self._segment, self.counters
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.fields, self.spans, self._segment, self.counters = state
+        self.fields, self.spans, self.counters = tuple(fields), tuple(spans), Counters(1 + 2 * len(spans))
+        self.segment = Segment.create(self._layout().itemsize, "the pool's lanes", "Use fewer world.lanes.")
         self._open()
 
     @staticmethod
@@ -50,8 +44,8 @@ class Table:
         """Index of the counter of lanes announced by this thread."""
         return 2 + 2 * thread
 
-    def _layout(self) -> tuple[dict[str, tuple[str, tuple[int, ...], int]], int]:
-        """Dtype, shape and offset of each array, and the bytes of all. Each begins a cache line of its own."""
+    def _layout(self) -> np.dtype[Any]:
+        """All arrays as one record. Each begins a cache line of its own."""
         lanes, threads = self.spans[-1].stop, len(self.spans)
         arrays: dict[str, tuple[str, tuple[int, ...]]] = {f.name: (f.dtype, (lanes, *f.shape)) for f in self.fields}
         arrays |= {f"final/{f.name}": arrays[f.name] for f in self.fields if f.is_observation}
@@ -59,18 +53,12 @@ class Table:
         arrays |= {"first": ("bool", (lanes,)), "ends": ("uint8", (lanes,))}
         arrays |= dict.fromkeys(("inbox", "outbox"), ("int64", (lanes,)))
         arrays |= {"failed": ("bool", (threads,)), "beats": ("int64", (threads,)), "closing": ("bool", (1,))}
-        places, at = {}, 0
-        for name, (dtype, shape) in arrays.items():
-            places[name] = (dtype, shape, at)
-            at += -(-math.prod(shape) * np.dtype(dtype).itemsize // _ALIGN) * _ALIGN
-        return places, at
+        sizes = [-(-np.dtype(form).itemsize // _ALIGN) * _ALIGN for form in arrays.values()]
+        *offsets, end = accumulate(sizes, initial=0)
+        return np.dtype({"names": [*arrays], "formats": [*arrays.values()], "offsets": offsets, "itemsize": end})
 
-    def _open(self) -> None:
-        block = mmap.mmap(self._segment.core.fd, self._segment.num_bytes)
-        arrays: dict[str, Array] = {
-            name: np.frombuffer(block, dtype, math.prod(shape), at).reshape(shape)
-            for name, (dtype, shape, at) in self._layout()[0].items()
-        }
+    def _open(self, format_at: int | None = None) -> None:
+        arrays = np.frombuffer(mmap.mmap(self.segment.core.fd, self.segment.num_bytes), self._layout(), 1)[0]
         names = [field.name for field in self.fields if field.is_observation]
         self.obs: Obs = {name: arrays[name] for name in names}
         self.final: Obs = {name: arrays[f"final/{name}"] for name in names}

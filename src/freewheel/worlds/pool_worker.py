@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -21,12 +20,12 @@ from typing import Any
 
 import gymnasium
 
-from freewheel.errors import EnvError, FreewheelError
+from freewheel.errors import EnvError, Trouble
 from freewheel.spec import Space
 from freewheel.worlds.check import close_all
 from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.pool_table import ALARM, READY, Table, pull, push
-from freewheel.worlds.world import GOES_ON, TERMINATED, TRUNCATED, Array, Ready
+from freewheel.worlds.world import Array, Ready
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -34,7 +33,6 @@ Make = Callable[[], gymnasium.Env[Any, Any]]
 HOLD_S = 0.0005
 SLOW_RESET_S = HOLD_S / 4
 IDLE_S = 3600.0
-MOST_TEXT = 20_000
 PR_SET_PDEATHSIG = 1
 F_SETSIG = 10  # fcntl has no name for it before Python 3.13
 
@@ -79,9 +77,9 @@ def _run(stepper: Stepper, end: Connection) -> None:
         stepper.run()
     except BaseException as error:
         stepper.has_failed = True
-        told = {**_told(error), "in_close": stepper.is_closing}
+        told = json.dumps([vars(Trouble.of(error)), stepper.is_closing])
         with contextlib.suppress(OSError), _telling:
-            end.send_bytes(json.dumps(told).encode())
+            end.send_bytes(told.encode())
         stepper.alarm()
 
 
@@ -182,8 +180,7 @@ class Stepper:
             for name, rows in ended.obs.items():
                 self._final[name][ended.lanes] = rows
             self._final_reward[ended.lanes] = ended.reward
-            flags = ended.terminated * TERMINATED + ended.truncated * TRUNCATED
-            self._ends[ended.lanes] = flags if ended.goes_on is None else flags + ended.goes_on * GOES_ON
+            self._ends[ended.lanes] = ended.ends
         push(self._outbox, self._done, lanes)
         self._done += len(lanes)
         self._is_done.add(len(lanes))
@@ -223,10 +220,3 @@ def _die_with_parent() -> None:
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([pipe], [], [], 0)[0]:  # the pool was gone already
         os._exit(1)
-
-
-def _told(error: BaseException) -> dict[str, str]:
-    """Our own errors need no traceback; that of their cause shows the user's code."""
-    shown = error.__cause__ if isinstance(error, FreewheelError) else error
-    trace = "".join(traceback.format_exception(shown)) if shown is not None else ""
-    return {"kind": type(error).__name__, "text": str(error)[-MOST_TEXT:], "trace": trace[-MOST_TEXT:]}

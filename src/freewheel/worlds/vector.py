@@ -13,12 +13,12 @@ from gymnasium.vector import AutoresetMode
 
 from freewheel._core import StepReader
 from freewheel.errors import ConfigError
-from freewheel.spec import Space
+from freewheel.spec import Space, any_value
 from freewheel.worlds import check
 from freewheel.worlds.check import Leaf, Where
 from freewheel.worlds.image import LIFE_LOST
 from freewheel.worlds.seeds import episode_seed, lane_key
-from freewheel.worlds.world import TIMEOUT_S, Array, Columns, Ended, Group, Obs, Ready
+from freewheel.worlds.world import TIMEOUT_S, Array, Columns, Ended, Obs, OneGroup, Ready
 
 Vector = gymnasium.vector.VectorEnv[Any, Any, Any]
 LARGEST_SQUARE = float(np.finfo(np.float32).max) ** 2
@@ -52,7 +52,7 @@ class PlainRows:
         self.ended: Callable[[int], tuple[Array, ...]] = cache(lambda count: tuple(rows[:count] for rows in ended))
 
 
-class VectorWorld:
+class VectorWorld(OneGroup):
     """One lane per env of the vector env, which steps all at once: each lane of a recv needs an action before the next.
 
     The vector env chooses the seeds of all episodes but the first, so they cannot be replayed: there is no state to save.
@@ -61,11 +61,7 @@ class VectorWorld:
     may_rest = False
 
     def __init__(self, env: Vector, seed: int, name: str, *, owns_env: bool = True) -> None:
-        self.name = name
-        self.num_lanes = env.num_envs
-        self.obs_space = env.single_observation_space
-        self.action_space = env.single_action_space
-        self.groups = (Group("", self.obs_space, self.action_space, self.num_lanes),)
+        super().__init__(name, env.single_observation_space, env.single_action_space, env.num_envs)
         self._leaves = check.obs_leaves(name, self.obs_space, _check_actions(name, self.action_space))
         self._num_rows = self.num_lanes  # in a step
         self._shapes = [(leaf, (self._num_rows, *leaf.shape)) for leaf in self._leaves]
@@ -77,7 +73,7 @@ class VectorWorld:
         self._none = np.zeros(self.num_lanes, np.bool_)
         self._step_count = 0
         self._begun = np.zeros(self.num_lanes, np.int64)  # the step with which the lane's episode began
-        self._actions = np.stack([_idle_action(self.action_space)] * self.num_lanes)
+        self._actions = np.stack([any_value(self.action_space)] * self.num_lanes)  # for lanes whose step is a reset
         # Lanes that wait for an action: the array of recv, until one of them has an action.
         self._given: Array | None = None
         self._over = self._none  # ended; the next step resets them (NEXT_STEP)
@@ -169,12 +165,6 @@ class VectorWorld:
         envs, self._envs = self._envs, []
         if self._owns_env:
             check.close_all(self.name, envs)
-
-    def state(self) -> None:
-        return None
-
-    def set_state(self, state: dict[str, Array] | None) -> list[int]:
-        return []
 
     def _give(self, obs: Obs, reward: Array, first: Array, ended: Ended | None) -> Ready:
         if self._over is self._none:
@@ -329,11 +319,3 @@ def _final_value(final: Any, leaf: Leaf, lane: int) -> Any:
         if key is not None:
             final = final[key]
     return final
-
-
-def _idle_action(space: Space) -> Array:
-    """An action of the space, for lanes whose step is a reset."""
-    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
-        return np.asarray(space.start, space.dtype)
-    zeros = np.zeros(space.shape or (), space.dtype)
-    return np.clip(zeros, space.low, space.high) if isinstance(space, spaces.Box) else zeros

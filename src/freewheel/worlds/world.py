@@ -54,6 +54,16 @@ class Ended:
     truncated: Array
     goes_on: Array | None = None  # only a life was lost: an end for learning, while the game and its return go on
 
+    @classmethod
+    def of(cls, lanes: Array, obs: Obs, reward: Array, ends: Array) -> Ended:
+        """`ends` has the sum of TERMINATED, TRUNCATED and GOES_ON for each lane."""
+        return cls(lanes, obs, reward, *(ends & flag != 0 for flag in (TERMINATED, TRUNCATED, GOES_ON)))
+
+    @property
+    def ends(self) -> Array:
+        flags: Array = self.terminated * TERMINATED + self.truncated * TRUNCATED
+        return flags if self.goes_on is None else flags + self.goes_on * GOES_ON
+
     def joined(self, other: Ended) -> Ended:
         lives = [np.zeros(len(one.lanes), np.bool_) if one.goes_on is None else one.goes_on for one in (self, other)]
         return Ended(
@@ -128,6 +138,20 @@ class World(Protocol):
 
         Lanes are counted over all groups: lane 2 of the second group is the first group's num_lanes + 2.
         """
+
+
+class OneGroup:
+    """What worlds of one group have in common. Such a world cannot be replayed, unless it has a state of its own."""
+
+    def __init__(self, name: str, obs_space: Space, action_space: Space, num_lanes: int) -> None:
+        self.name, self.obs_space, self.action_space, self.num_lanes = name, obs_space, action_space, num_lanes
+        self.groups = (Group("", obs_space, action_space, num_lanes),)
+
+    def state(self) -> dict[str, Array] | None:
+        return None
+
+    def set_state(self, state: dict[str, Array] | None) -> list[int]:
+        return []
 
 
 def sole_group(world: World) -> Group:
