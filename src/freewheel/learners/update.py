@@ -123,10 +123,16 @@ class Update:
         while True:
             is_whole = not self._compiled or not self.is_by_parts
             of_part: GradientOf = self.by_modules if is_whole else self._gradient_compiled
-            with out_of_memory.noticed() as shortage:
+            try:
                 return self._in_parts(of_part, batch, draws, which)
-            self.num_parts = out_of_memory.more_parts(self.num_parts, num_rows(batch), shortage.error)
-            self.go_back(f"memory ran out ({out_of_memory.first_line(shortage.error)})")
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory.is_shortage(error):
+                    raise
+                shortage = error.with_traceback(None)  # whose frames hold the tensors of the passes
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            self.num_parts = out_of_memory.more_parts(self.num_parts, num_rows(batch), shortage)
+            self.go_back(f"memory ran out ({out_of_memory.first_line(shortage)})")
             self.notes.append(
                 f"warning: each batch is split into {self.num_parts} parts from now on, with the same gradient as before. "
                 f"--learner.accumulate {self.num_parts} does so from the start."

@@ -29,8 +29,6 @@ from freewheel.run.plan import Plan
 # Given to a compiler as its index: compile, or only look for a package of an earlier run.
 COMPILE, ONLY_FIND = 0, 1
 MOST_TEXT = 20_000
-# Exit codes of a role that failed: a restart would fail the same way, or may work.
-FINAL, AGAIN = 3, 4
 
 
 def main(kind: str, policy: int, index: int, life: int, plan: Plan, end: socket.socket) -> None:
@@ -123,14 +121,13 @@ class Trouble:
 
 
 def run_role(channel: Channel, work: Callable[[], None]) -> None:
-    """Sends errors to the supervisor. The exit code says whether a restart may help."""
+    """Sends errors to the supervisor."""
     code = 0
     try:
         work()
     except BaseException as error:
-        trouble = Trouble.of(error)
-        channel.send({"trouble": vars(trouble)})
-        code = FINAL if trouble.is_final else AGAIN
+        channel.send({"trouble": vars(Trouble.of(error))})
+        code = 1
     channel.socket.settimeout(5.0)
     channel.flush()
     for stream in (sys.stdout, sys.stderr):

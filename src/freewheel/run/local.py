@@ -24,6 +24,7 @@ from freewheel.run.plan import FIRST_LEARNER, SUPERVISOR, Plan
 from freewheel.run.reporter import Reporter, policy_metrics, run_metrics
 from freewheel.run.role_process import RoleProcess
 from freewheel.run.supervisor import Supervisor
+from freewheel.store import disk
 from freewheel.store.checkpoint import Checkpoint, sweep
 from freewheel.store.load import Trained, part_of
 
@@ -69,10 +70,7 @@ class Local:
             _, saved = part_of(checkpoint, policy.name)
             if saved.get("episodes"):
                 window.set_state(saved["episodes"])
-            name = f"{policy.name}-replay.bin" if policy.name else "replay.bin"
-            has_rows = name in checkpoint.files
-            if has_rows:
-                policy.lanes.restore(checkpoint.path_of(name))
+            has_rows = state.restore_rows(policy, checkpoint, "replay.bin")
             notes += pace.resume(saved, policy.lanes if has_rows else None)
             policy.pace_state = pace.counted_from()
         return "; ".join(dict.fromkeys(notes))
@@ -88,10 +86,12 @@ class Local:
             self.account = self._add_up()
         finally:
             supervisor.close()
-            package.sweep()
+            # After roles that were killed while they saved or compiled.
+            with contextlib.suppress(OSError):
+                disk.sweep(package.folder())
             for policy in self.plan.policies:
                 with contextlib.suppress(OSError):
-                    sweep(policy.checkpoints(self.plan))  # after a learner that was killed while it saved
+                    sweep(policy.checkpoints(self.plan))
         self._reporter.log(self.account.metrics())
         if self._error is not None:
             raise self._error

@@ -19,7 +19,7 @@ from freewheel.report.account import RoleTime
 from freewheel.report.phases import PHASES
 from freewheel.report.usage import Processes
 from freewheel.run.channel import Message
-from freewheel.run.entry import COMPILE, FINAL, ONLY_FIND
+from freewheel.run.entry import COMPILE, ONLY_FIND
 from freewheel.run.plan import FIRST_LEARNER, Plan
 from freewheel.run.role_process import RoleProcess, running_phase
 
@@ -228,7 +228,7 @@ class Supervisor:
         count = len(role.deaths)
         if role in self.targets and (count > restarts or why is not None):  # the learner does not wait for it
             self._note(f"{role.name} {how}; training continues without it.{error}")
-        elif why is not None and (why.is_final or code == FINAL):
+        elif why is not None and why.is_final:
             self._give_up(why.error(role.name))
         elif count > restarts:
             last = error or f" it {how}."

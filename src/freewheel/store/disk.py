@@ -33,6 +33,18 @@ def temp_in(folder: Path) -> Path:
     return folder / f".tmp-{os.getpid()}-{secrets.token_hex(4)}"
 
 
+@contextmanager
+def temp_folder(parent: Path) -> Iterator[Path]:
+    """A new folder that is gone afterwards, unless it was renamed. Only its owner can read it."""
+    parent.mkdir(parents=True, exist_ok=True)
+    temp = temp_in(parent)
+    try:
+        os.mkdir(temp, 0o700)
+        yield temp
+    finally:
+        remove(temp)
+
+
 def sweep(folder: Path, own: bool = False) -> None:
     """Removes unfinished files of dead processes, and with `own` of this process."""
     for name in os.listdir(folder):

@@ -140,23 +140,19 @@ def new_run(root: Path, env: str, algo: str, seed: int, config: Mapping[str, Any
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started_s))
     stem = f"{_plain(env)}-{_plain(algo)}-{seed}-{stamp}"
     identity = {"env": env, "algo": algo, "seed": seed, "started_s": started_s, "freewheel": version("freewheel")}
-    temp = disk.temp_in(root)
     try:
         root.mkdir(parents=True, exist_ok=True)
         disk.sweep(root)
-        os.mkdir(temp, 0o700)
-        disk.write_new(temp / IDENTITY, _text(identity))
-        disk.write_new(temp / CONFIG, _text(config))
-        os.mkdir(temp / "checkpoints", 0o700)
-        path = _claim(temp, root, stem)
+        with disk.temp_folder(root) as temp:
+            disk.write_new(temp / IDENTITY, _text(identity))
+            disk.write_new(temp / CONFIG, _text(config))
+            os.mkdir(temp / "checkpoints", 0o700)
+            path = _claim(temp, root, stem)
         disk.sync_folder(root)
-    except BaseException as error:
-        disk.remove(temp)
-        if isinstance(error, OSError):
-            raise ConfigError(
-                f"no run folder can be made in {root.absolute()}: {error.strerror or error}. Choose another place for runs."
-            ) from error
-        raise
+    except OSError as error:
+        raise ConfigError(
+            f"no run folder can be made in {root.absolute()}: {error.strerror or error}. Choose another place for runs."
+        ) from error
     return RunFolder(path, env, algo, seed, started_s)
 
 
