@@ -52,7 +52,6 @@ class Learner:
         self.last: Updated | None = None
         self.lr, self.hyper = config.learner.lr, dict[str, float]()
         self.update_s = 0.0  # of one update, newest lesson
-        self.num_lessons = 0
         self._versions = 0
         self.version = 0
         self._dials = dials
@@ -97,7 +96,6 @@ class Learner:
         self._versions += lesson.num_versions
         if self.publisher is None:
             self.version = self._versions
-        self.num_lessons += 1
         self._count(UPDATES, done)
         self._count(SAMPLES, self.memory.num_samples)
         if self.publisher is not None and self.publisher.is_due(self.updates):

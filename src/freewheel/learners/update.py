@@ -90,10 +90,6 @@ class Update:
     def is_compiled(self) -> bool:
         return bool(self._compiled)
 
-    @property
-    def precision(self) -> str:
-        return self.passes.precision
-
     def __call__(self, batch: Batch, draws: Draws, hyper: Mapping[str, float], ahead: Nested | None = None) -> Updated:
         """With `unrolled` > 1 every tensor of batch and draws has that many along its first dimension.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import nn
 
 from freewheel.config import LearnerConfig
 from freewheel.machine import cache, precision, trial
-from freewheel.machine.trial import Choice, Measured
+from freewheel.machine.trial import Measured
 from freewheel.nets.inputs import has_images
 
 # Another form must be this many times as fast as the one that is used without a trial.
@@ -26,8 +26,6 @@ LEAST_GAIN = 1.05
 LEAST_GAIN_OF_FORMAT = 1.25
 # With fewer updates, a faster form saves less time than the trial takes.
 LEAST_UPDATES = 2_000
-# Above this load per core before the trial, the result may be different another time and is not kept.
-BUSY_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -40,34 +38,6 @@ class Form:
 
     def __str__(self) -> str:
         return f"{self.precision}, {self.memory_format}, {self.threads} thread{'s' if self.threads > 1 else ''}"
-
-
-def choose(
-    config: LearnerConfig,
-    num_updates: float,
-    forms: Sequence[Form],
-    key: str,
-    try_forms: Callable[[Sequence[Form]], Measured[Form]],
-    cores: int,
-) -> Choice[Form]:
-    """The fastest of these forms, from the cache, or measured by `try_forms` if the run is long enough."""
-    first = forms[0]
-    if len(forms) == 1:
-        return Choice(first, key=key)
-    measured = trial.recall(key, forms)
-    if measured is None or not measured.times[first]:
-        if num_updates < LEAST_UPDATES:
-            is_asked = config.precision == "auto"
-            return Choice(first, f"The update uses {first}: the run is too short for a trial." * is_asked, key=key)
-        load = os.getloadavg()[0]
-        measured = try_forms(forms)
-        if not measured.times[first]:  # the first form failed, so the trial says nothing about the others
-            return Choice(first, f"The update uses {first}: the trial failed ({measured.failure}).", key=key)
-        if load <= BUSY_SHARE * cores:
-            trial.remember(key, measured)
-    best = fastest(measured.times, config.compile != "off")
-    reason = f"The update uses {best}, by the time of one gradient: {sentence(measured)}{measured.suffix}."
-    return Choice(best, reason, measured.times, key)
 
 
 def settled(config: LearnerConfig, net: nn.Module, cores: int, device: str = "cpu", chosen: str = "fp32") -> Form:

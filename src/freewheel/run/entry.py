@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
-import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +24,12 @@ from freewheel.run.plan import Plan
 
 # Given to a compiler as its index: compile, or only look for a package of an earlier run.
 COMPILE, ONLY_FIND = 0, 1
-MOST_TEXT = 20_000
 
 
 def main(kind: str, policy: int, index: int, life: int, plan: Plan, end: socket.socket) -> None:
     """A role from its first instruction to its last; never returns. `policy` is the one that it works for."""
     name = plan.role_name(kind, policy, index)
-    stack = process.begin(plan.parent, plan.owner)
+    stack = process.begin_role(plan.owner)
     fault_points.arm(name, life)
     fault_points.reach("spawn")
     channel = Channel(end)
@@ -105,14 +100,7 @@ class Trouble:
     def of(cls, error: BaseException) -> Trouble:
         """Wrong settings, an env that breaks its contract and a divergence come again after a restart; other errors may not."""
         broke_contract = isinstance(error, EnvError) and error.__cause__ is None
-        # The message of our own errors is enough; the traceback of the user's code belongs to the cause.
-        shown = error.__cause__ if isinstance(error, FreewheelError) else error
-        return cls(
-            type(error).__name__,
-            str(error)[-MOST_TEXT:],
-            "".join(traceback.format_exception(shown))[-MOST_TEXT:] if shown is not None else "",
-            broke_contract or isinstance(error, (ConfigError, Diverged)),
-        )
+        return cls(**process.told(error), is_final=broke_contract or isinstance(error, (ConfigError, Diverged)))
 
     def error(self, who: str) -> FreewheelError:
         """The error that the supervisor raises."""
@@ -130,7 +118,4 @@ def run_role(channel: Channel, work: Callable[[], None]) -> None:
         code = 1
     channel.socket.settimeout(5.0)
     channel.flush()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)  # threads that an env left running must not keep the process alive
+    process.leave(code)

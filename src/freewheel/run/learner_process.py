@@ -139,7 +139,7 @@ class LearnerProcess:
         every, steps = self.plan.config.checkpoint.every_steps, self.plan.counts.steps
         if every and steps // every > self.saver.newest_step // every and not self.saver.is_busy:
             self.page.enter(CHECKPOINT)
-            self.saver.start(*self._gathered())
+            self.saver.save(*self._gathered(), {}, in_background=True)
         now = time.monotonic()
         is_first = self.learner.last is not None and not self._has_reported  # a short run ends before the next report
         if now >= self._report_due or is_first:

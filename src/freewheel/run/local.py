@@ -38,7 +38,7 @@ class Local:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.config = plan, plan.config
         self.paces = [build_pace(plan, policy, policy.algo()) for policy in plan.policies]
-        self._windows = [Window() for _ in plan.policies]
+        self.windows = [Window() for _ in plan.policies]
         self._usage = Usage()
         self._metrics_of: list[dict[str, float]] = [{} for _ in plan.policies]
         self._warmup_s = 0.0
@@ -66,7 +66,7 @@ class Local:
         plan = self.plan
         state.restore_counts(plan, checkpoint)
         notes = ["every lane begins a new episode"]
-        for policy, pace, window in zip(plan.policies, self.paces, self._windows, strict=True):
+        for policy, pace, window in zip(plan.policies, self.paces, self.windows, strict=True):
             _, saved = part_of(checkpoint, policy.name)
             if saved.get("episodes"):
                 window.set_state(saved["episodes"])
@@ -115,10 +115,6 @@ class Local:
                 one.decide()
         self._look()
 
-    def return_means(self) -> list[float | None]:
-        """The mean return of each policy."""
-        return [window.mean for window in self._windows]
-
     def trained(self) -> list[Trained]:
         """The policies with the last published weights."""
         found = []
@@ -128,9 +124,9 @@ class Local:
             found.append(Trained(acting.algo, acting.net, policy.config))
         return found
 
-    def metrics(self) -> dict[str, float]:
-        pairs = zip(self.plan.policies, self._metrics_of, strict=True)
-        return {f"{policy.prefix}{name}": value for policy, own in pairs for name, value in own.items()}
+    def metrics(self) -> list[dict[str, float]]:
+        """Of the newest update of each policy."""
+        return self._metrics_of
 
     def _receive(self, role: RoleProcess, message: Message) -> None:
         for index, *row in message.get("episodes", ()):
@@ -152,8 +148,8 @@ class Local:
         self._compile_controls[role.policy].receive(role, message)
 
     def _finish(self, index: int, episode: Episode) -> None:
-        self._windows[index].add(episode.ret)
-        self.moment.return_mean = self._windows[0].mean
+        self.windows[index].add(episode.ret)
+        self.moment.return_mean = self.windows[0].mean
         self._guarded(lambda: self._reporter.episode(episode, self.plan.policies[index].name))
 
     def _call(self, name: str, *given: Any) -> None:
@@ -191,7 +187,7 @@ class Local:
 
     def _tell_episodes(self) -> None:
         """A learner saves the returns in its checkpoints."""
-        windows = [window.state() for window in self._windows]
+        windows = [window.state() for window in self.windows]
         for learner in self._supervisor.learners:
             self._supervisor.tell(learner, {"episodes": windows})
 
@@ -227,7 +223,7 @@ class Local:
             if policy.bootstraps is None:
                 more["train/sample_age"] = learner.gauges["sample_age"]
                 more |= {f"train/{name}": float(learner.counters[name]) for name in ("redraws", "stale_priorities")}
-            found |= policy_metrics(policy, pace, self._epsilon(i), self._windows[i].mean, self._metrics_of[i], more)
+            found |= policy_metrics(policy, pace, self._epsilon(i), self.windows[i].mean, self._metrics_of[i], more)
         return found
 
     def _add_up(self) -> Account:

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import json
-import multiprocessing
-import os
-import select
-import signal
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -21,7 +13,8 @@ from typing import Any
 
 import gymnasium
 
-from freewheel.errors import EnvError, FreewheelError
+from freewheel.errors import EnvError
+from freewheel.machine import process
 from freewheel.spec import Space
 from freewheel.worlds.check import close_all
 from freewheel.worlds.inline import InlineWorld
@@ -34,9 +27,6 @@ Make = Callable[[], gymnasium.Env[Any, Any]]
 HOLD_S = 0.0005
 SLOW_RESET_S = HOLD_S / 4
 IDLE_S = 3600.0
-MOST_TEXT = 20_000
-PR_SET_PDEATHSIG = 1
-F_SETSIG = 10  # fcntl has no name for it before Python 3.13
 
 _telling = threading.Lock()
 
@@ -57,7 +47,7 @@ class Task:
 
 def main(task: Task, table: Table, end: Connection) -> None:
     """A worker's process from its first instruction to its last; never returns."""
-    _begin(task.group)
+    process.begin(task.group)
     workers = [Stepper(task, table, thread) for thread in task.threads]
     if len(workers) == 1:
         _run(workers[0], end)  # some envs work in the main thread only
@@ -67,10 +57,7 @@ def main(task: Task, table: Table, end: Connection) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(any(worker.has_failed for worker in workers))  # without waiting for threads that an env left running
+    process.leave(any(worker.has_failed for worker in workers))
 
 
 def _run(stepper: Stepper, end: Connection) -> None:
@@ -79,7 +66,7 @@ def _run(stepper: Stepper, end: Connection) -> None:
         stepper.run()
     except BaseException as error:
         stepper.has_failed = True
-        told = {**_told(error), "in_close": stepper.is_closing}
+        told = {**process.told(error), "in_close": stepper.is_closing}
         with contextlib.suppress(OSError), _telling:
             end.send_bytes(json.dumps(told).encode())
         stepper.alarm()
@@ -195,38 +182,3 @@ class Stepper:
             raise EnvError(
                 f"{self._task.name} has the spaces {mine} in a worker, and {theirs} in the pool. Make every copy with the same spaces."
             )
-
-
-def _begin(group: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    with contextlib.suppress(OSError):
-        os.setpgid(0, group)  # a signal to the pool's group reaches this process and all that the env started
-    _die_with_parent()
-
-
-def _die_with_parent() -> None:
-    """The kernel kills this process when the pool's process is gone, even while the env holds the interpreter.
-
-    The parent of this process is the forkserver, not the pool. But only the pool holds the other end of the sentinel's pipe.
-    """
-    if sys.platform != "linux":
-        return
-    libc: Any = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    pool = multiprocessing.parent_process()
-    assert pool is not None
-    pipe: int = pool.sentinel
-    fcntl.fcntl(pipe, F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([pipe], [], [], 0)[0]:  # the pool was gone already
-        os._exit(1)
-
-
-def _told(error: BaseException) -> dict[str, str]:
-    """Our own errors need no traceback; that of their cause shows the user's code."""
-    shown = error.__cause__ if isinstance(error, FreewheelError) else error
-    trace = "".join(traceback.format_exception(shown)) if shown is not None else ""
-    return {"kind": type(error).__name__, "text": str(error)[-MOST_TEXT:], "trace": trace[-MOST_TEXT:]}
