@@ -22,11 +22,11 @@ def with_room_for(update: Update, most: int, error: Exception) -> list[int]:
     asked: list[int] = []
     whole = update.by_modules
 
-    def gradient(state: Any, which: int, batch: Any, *rest: Any) -> Any:
+    def gradient(batch: Any, *rest: Any) -> Any:
         asked.append(num_rows(batch))
         if num_rows(batch) > most:
             raise error
-        return whole(state, which, batch, *rest)
+        return whole(batch, *rest)
 
     update.by_modules = gradient  # type: ignore[method-assign]
     return asked

@@ -23,6 +23,7 @@ from freewheel.learners import kernels
 from freewheel.learners.out_of_memory import first_line
 from freewheel.machine.cache import cache_folder
 from freewheel.machine.cores import cpu_flags, cpu_info
+from freewheel.machine.threads import environment_kept
 from freewheel.store import disk
 
 Function = Callable[..., Sequence[Tensor]]
@@ -67,8 +68,9 @@ def make(function: Function, args: Sequence[Tensor]) -> Path:
 
 def load(path: Path) -> Function:
     """The function of a package. Python's other threads stand still while it runs: torch keeps the GIL."""
-    with disk.temp_folder(path.parent) as temp, _temp_folder(temp):
-        # The library is unpacked there and needs its file no longer once it is loaded: nothing stays after a SIGKILL.
+    with disk.temp_folder(path.parent) as temp, environment_kept("TMPDIR"):
+        # Torch unpacks the library there and needs its file no longer once it is loaded: nothing stays after a SIGKILL.
+        os.environ["TMPDIR"] = str(temp)
         try:
             loader = _loader(path)
         except Exception as error:
@@ -163,20 +165,6 @@ def _compile(graph: torch.fx.GraphModule, args: Sequence[Tensor], path: Path) ->
         exported = torch.export.export(graph, tuple(args))
         made = torch._inductor.aoti_compile_and_package(exported, package_path=str(temp / path.name))
         os.replace(made, path)  # who compiled the same meanwhile has made the same
-
-
-@contextmanager
-def _temp_folder(path: Path) -> Iterator[None]:
-    """Where torch unpacks."""
-    before = os.environ.get("TMPDIR")
-    os.environ["TMPDIR"] = str(path)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TMPDIR"]
-        else:
-            os.environ["TMPDIR"] = before
 
 
 @contextmanager

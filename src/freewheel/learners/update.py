@@ -27,7 +27,7 @@ from freewheel.nets.flat import Flat
 # Updates in one compiled graph: 8 share the cost of a call; more only take longer to compile.
 MOST_UNROLLED = 8
 
-GradientOf = Callable[[State, int, Batch, Draws, Hyper], Gradient]
+GradientOf = Callable[[Batch, Draws, int], Gradient]  # of one of the losses
 
 
 class Updated(NamedTuple):
@@ -70,7 +70,7 @@ class Update:
         self.notes: list[str] = []  # what the user should read
         self.num_updates = 0
         # Computes the gradient of one batch: this process alone, or several.
-        self.gradient_by: Callable[[Batch, Draws, int], Gradient] = self.gradient
+        self.gradient_by: GradientOf = self.gradient
         self._optimizers = self._make_optimizers(precision == "fp16")
         self._piece = PIECE if self.device.type == "cpu" else 0
         self.hyper = {name: torch.zeros((), device=self.device) for name in ("lr", *algo.hyper(0.0))}
@@ -105,7 +105,7 @@ class Update:
         if self.has_lookahead:
             batch = {**batch, **(ahead or self.lookahead(batch, draws))}
         try:
-            loss, norm, *outcome = self._compiled[0](*self.args(self.state, batch, draws))
+            loss, norm, *outcome = self._compiled[0](*self.args(batch, draws))
         except RuntimeError as error:  # a package does not say whether memory was short: the eager update will
             self.go_back(f"the compiled update failed ({out_of_memory.first_line(error)})")
             return self._update_eagerly(batch, draws)
@@ -228,9 +228,9 @@ class Update:
         norm = self._optimizers[index](own, lr, gradient.vector, gradient.loss, piece)
         return Updated(gradient.loss, norm, gradient.outcome)
 
-    def args(self, state: State, batch: Batch, draws: Draws) -> list[Tensor]:
+    def args(self, batch: Batch, draws: Draws) -> list[Tensor]:
         """What compiled functions are called with."""
-        return [*vars(state).values(), *self.hyper.values(), *leaves(batch), *leaves(draws)]
+        return [*vars(self.state).values(), *self.hyper.values(), *leaves(batch), *leaves(draws)]
 
     def run(
         self,
@@ -238,7 +238,7 @@ class Update:
         hyper: Hyper,
         batch: Batch,
         draws: Draws,
-        gradient_of: Callable[[Batch, Draws, int], Gradient],
+        gradient_of: GradientOf,
         after: Callable[[], None],
         piece: int = 0,
     ) -> Updated:
@@ -291,14 +291,14 @@ class Update:
 
     def _in_parts(self, gradient_of: GradientOf, batch: Batch, draws: Draws, which: int) -> Gradient:
         if self.num_parts == 1:
-            return gradient_of(self.state, which, batch, draws, self.hyper)
+            return gradient_of(batch, draws, which)
         rows = num_rows(batch)
         parts = parts_of(rows, self.num_parts)
         shares = [rows_of(batch, draws, *part) for part in parts]
-        each = [gradient_of(self.state, which, rows, drawn, self.hyper) for rows, drawn in shares]
+        each = [gradient_of(rows, drawn, which) for rows, drawn in shares]
         return summed(each, [count / rows for _, count in parts])
 
-    def by_modules(self, state: State, which: int, batch: Batch, draws: Draws, hyper: Hyper) -> Gradient:
+    def by_modules(self, batch: Batch, draws: Draws, which: int) -> Gradient:
         """For eager updates: networks whose tensors are views of the vectors cost less than handing them the views."""
         passes, part = self.passes, self.algo.losses[which]
 
@@ -309,13 +309,13 @@ class Update:
                 out: Tensor = module(*given, **named)
             return out.float()
 
-        loss, outcome = part.function(forward, passes.net, passes.target_net, batch, draws, hyper)
-        scaled, params = passes.scaled(state, part.group, loss), passes.params[part.group]
+        loss, outcome = part.function(forward, passes.net, passes.target_net, batch, draws, self.hyper)
+        scaled, params = passes.scaled(self.state, part.group, loss), passes.params[part.group]
         each = torch.autograd.grad(scaled, params, materialize_grads=True)
         return Gradient(torch.cat([one.reshape(-1) for one in each]), loss.detach(), outcome)
 
-    def _gradient_compiled(self, state: State, which: int, batch: Batch, draws: Draws, hyper: Hyper) -> Gradient:
-        gradient, loss, *outcome = self._compiled[which](*self.args(state, batch, draws))
+    def _gradient_compiled(self, batch: Batch, draws: Draws, which: int) -> Gradient:
+        gradient, loss, *outcome = self._compiled[which](*self.args(batch, draws))
         return Gradient(gradient, loss, self.algo.outcome(*outcome) if outcome else None)
 
     def _refuse_workers(self) -> None:

@@ -13,14 +13,12 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any, NoReturn
 
-from freewheel.errors import FreewheelError
 from freewheel.machine import warden
-from freewheel.machine.threads import VARIABLES, WAITING, wait_passively
+from freewheel.machine.threads import VARIABLES, WAITING, environment_kept, wait_passively
 
 # Environment variable of every process of a run, including those that an env starts.
 OWNER = "FREEWHEEL_OWNER"
@@ -28,7 +26,6 @@ OWNER = "FREEWHEEL_OWNER"
 ROLES = "freewheel.run.entry"
 PR_SET_PDEATHSIG = 1
 F_SETSIG = 10  # fcntl has no name for it before Python 3.13
-MOST_TEXT = 20_000
 
 _marks: dict[int, str] = {}  # by process: a fork copies this
 
@@ -45,19 +42,14 @@ def start_forkserver(preload: str = ROLES) -> None:
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload([preload])
     resource_tracker.ensure_running()  # before the mask: its start would lift it
-    before = {name: os.environ.get(name) for name in (*VARIABLES, *WAITING, OWNER)}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
-        os.environ.update(dict.fromkeys(VARIABLES, "1"))
-        wait_passively()
-        os.environ[OWNER] = owner_id()
-        forkserver.ensure_running()
+        with environment_kept(*VARIABLES, *WAITING, OWNER):
+            os.environ.update(dict.fromkeys(VARIABLES, "1"))
+            wait_passively()
+            os.environ[OWNER] = owner_id()
+            forkserver.ensure_running()
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
@@ -86,13 +78,6 @@ def leave(code: int) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
-
-
-def told(error: BaseException) -> dict[str, str]:
-    """An error for another process. Our own errors need no traceback; that of their cause shows the user's code."""
-    shown = error.__cause__ if isinstance(error, FreewheelError) else error
-    trace = "".join(traceback.format_exception(shown)) if shown is not None else ""
-    return {"kind": type(error).__name__, "text": str(error)[-MOST_TEXT:], "trace": trace[-MOST_TEXT:]}
 
 
 def is_alive(pid: int) -> bool:
@@ -163,12 +148,8 @@ class Guard:
         """Ends the warden, when the supervisor has ended its roles itself."""
         if self._process is None:
             return
-        self._say("done")
-        with contextlib.suppress(OSError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
         try:
-            self._process.wait(5.0)
+            self._process.communicate(b"done\n", 5.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(5.0)

@@ -50,8 +50,12 @@ def settled(config: LearnerConfig, net: nn.Module, cores: int, device: str = "cp
 
 
 def settled_here(config: LearnerConfig, net: nn.Module, cores: int) -> Form:
-    """The form without a trial for a run in this process: one thread if torch's threads spin while they wait."""
-    return settled(config, net, cores if waits_passively() else 1)
+    """The form without a trial for a run in this process: one thread if torch's threads spin while they wait.
+
+    Threads that spin block each other if they share a core.
+    """
+    waits_passively = os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
+    return settled(config, net, cores if waits_passively else 1)
 
 
 def candidates(config: LearnerConfig, net: nn.Module, cores: int, device: str, chosen: str = "fp32") -> list[Form]:
@@ -72,11 +76,6 @@ def candidates(config: LearnerConfig, net: nn.Module, cores: int, device: str, c
 def thread_counts(cores: int) -> list[int]:
     """1, 2, 4 and so on, and all cores."""
     return sorted({cores, *(2**i for i in range(cores.bit_length()) if 2**i <= cores)})
-
-
-def waits_passively() -> bool:
-    """Whether torch's threads sleep while they wait. Threads that spin block each other if they share a core."""
-    return os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
 
 
 def fastest(times: Mapping[Form, Sequence[float]], may_compile: bool = True) -> Form:

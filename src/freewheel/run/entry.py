@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from freewheel.run.plan import Plan
 
 # Given to a compiler as its index: compile, or only look for a package of an earlier run.
 COMPILE, ONLY_FIND = 0, 1
+MOST_TEXT = 20_000
 
 
 def main(kind: str, policy: int, index: int, life: int, plan: Plan, end: socket.socket) -> None:
@@ -100,7 +102,14 @@ class Trouble:
     def of(cls, error: BaseException) -> Trouble:
         """Wrong settings, an env that breaks its contract and a divergence come again after a restart; other errors may not."""
         broke_contract = isinstance(error, EnvError) and error.__cause__ is None
-        return cls(**process.told(error), is_final=broke_contract or isinstance(error, (ConfigError, Diverged)))
+        # The message of our own errors is enough; the traceback of the user's code belongs to the cause.
+        shown = error.__cause__ if isinstance(error, FreewheelError) else error
+        return cls(
+            type(error).__name__,
+            str(error)[-MOST_TEXT:],
+            "".join(traceback.format_exception(shown))[-MOST_TEXT:] if shown is not None else "",
+            broke_contract or isinstance(error, (ConfigError, Diverged)),
+        )
 
     def error(self, who: str) -> FreewheelError:
         """The error that the supervisor raises."""

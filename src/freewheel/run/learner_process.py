@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from freewheel.errors import CheckpointError, FreewheelError, RoleLost
-from freewheel.learners.target_process import TargetFeed
 from freewheel.machine.compile_decision import Comparison
 from freewheel.memory.counts import WAIT_S
 from freewheel.report.phases import COUNTERS, GAUGES, PHASES
@@ -199,7 +198,7 @@ class LearnerProcess:
             self.workers.go_on()
             return
         if self.policy.targets is not None and self.learner.targets is None:
-            self.learner.use_targets(TargetFeed(self.policy.targets))
+            self.learner.use_targets(self.policy.targets)
         self.channel.send({"compiled": True})
 
     def _tell_saved(self) -> None:

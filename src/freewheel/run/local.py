@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ class Local:
         if "note" in message:
             self._reporter.note(message["note"])
         if "saved" in message:
-            self._call("on_checkpoint", Path(message["saved"]))
+            self._guarded(self._reporter.call, "on_checkpoint", Path(message["saved"]))
         if role.policy is None:  # an actor
             return
         if "metrics" in message:
@@ -150,17 +150,14 @@ class Local:
     def _finish(self, index: int, episode: Episode) -> None:
         self.windows[index].add(episode.ret)
         self.moment.return_mean = self.windows[0].mean
-        self._guarded(lambda: self._reporter.episode(episode, self.plan.policies[index].name))
+        self._guarded(self._reporter.episode, episode, self.plan.policies[index].name)
 
-    def _call(self, name: str, *given: Any) -> None:
-        self._guarded(lambda: self._reporter.call(name, *given))
-
-    def _guarded(self, call: Any) -> None:
+    def _guarded(self, call: Callable[..., None], *given: Any) -> None:
         """An error in a callback ends the run, with a checkpoint."""
         if self._error is not None:
             return
         try:
-            call()
+            call(*given)
         except BaseException as error:
             self._error = error
             self.moment.stop()
@@ -172,12 +169,12 @@ class Local:
         moment.seconds = time.monotonic() - self.plan.began_s
         if steps != moment.step:
             moment.step = steps
-            self._call("on_step")
+            self._guarded(self._reporter.call, "on_step")
         if updates != moment.updates:
             if not self._warmup_s:  # the wait for the first rows is no fault of the actors
                 self._warmup_s = self.plan.ledger.snapshot(FIRST_LEARNER).phases_ns["wait_data"] / 1e9
             moment.updates = updates
-            self._call("on_update")
+            self._guarded(self._reporter.call, "on_update")
         if self._reporter.is_due():
             self._reporter.log(self._metrics())
             self._tell_episodes()

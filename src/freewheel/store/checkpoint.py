@@ -54,7 +54,6 @@ class Checkpoint:
     tensors: dict[str, torch.Tensor]
     state: dict[str, Any]
     files: dict[str, Path]
-    version: str
     warnings: tuple[str, ...] = ()
 
 
@@ -262,7 +261,7 @@ def _load(path: Path, folder_fd: int, with_files: bool) -> Checkpoint:
     for name in added:
         with disk.open_file(name, folder_fd) as (fd, size):
             _check_sum(name, fd, size, manifest["files"][name])
-    return Checkpoint(path, step, tensors, state, {name: path / name for name in added}, manifest["freewheel"])
+    return Checkpoint(path, step, tensors, state, {name: path / name for name in added})
 
 
 def _read_manifest(folder_fd: int) -> dict[str, Any]:

@@ -167,9 +167,3 @@ def parse_json(name: str, data: bytes) -> Any:
 def count_values(data: bytes) -> int:
     """An upper bound of the values in JSON text; commas and brackets in strings count too."""
     return data.count(b",") + data.count(b"[") + data.count(b"{")
-
-
-def read_json(path: Path, most_bytes: int) -> Any:
-    """A small JSON file; errors name the file but not its folder."""
-    with open_folder(path.parent) as fd:
-        return parse_json(path.name, read_bytes(path.name, fd, most_bytes))

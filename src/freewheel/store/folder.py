@@ -233,7 +233,8 @@ def _read_run(path: Path) -> RunFolder:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        value = disk.read_json(path, MOST_JSON_BYTES)
+        with disk.open_folder(path.parent) as fd:
+            value = disk.parse_json(path.name, disk.read_bytes(path.name, fd, MOST_JSON_BYTES))
     except CheckpointError as error:
         raise CheckpointError(f"run {path.parent}: {error}") from None
     if not isinstance(value, dict):

@@ -75,17 +75,14 @@ class Publisher:
         self._every_updates, self._every_s = every_updates, every_s
         self._due_s, self._published_at = 0.0, -1
 
-    @property
-    def version(self) -> int:
-        return self.board.version
-
     def is_due(self, updates: int) -> bool:
         return updates - self._published_at >= self._every_updates or time.monotonic() >= self._due_s
 
-    def publish(self, weights: torch.Tensor, updates: int) -> None:
-        self.board.publish(weights)
+    def publish(self, weights: torch.Tensor, updates: int) -> int:
+        """Gives the version."""
         self.num_published += 1
         self._published_at, self._due_s = updates, time.monotonic() + self._every_s
+        return self.board.publish(weights)
 
 
 class Fetcher:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -13,7 +14,7 @@ from typing import Any
 
 import gymnasium
 
-from freewheel.errors import EnvError
+from freewheel.errors import EnvError, FreewheelError
 from freewheel.machine import process
 from freewheel.spec import Space
 from freewheel.worlds.check import close_all
@@ -27,6 +28,7 @@ Make = Callable[[], gymnasium.Env[Any, Any]]
 HOLD_S = 0.0005
 SLOW_RESET_S = HOLD_S / 4
 IDLE_S = 3600.0
+MOST_TEXT = 20_000
 
 _telling = threading.Lock()
 
@@ -66,7 +68,7 @@ def _run(stepper: Stepper, end: Connection) -> None:
         stepper.run()
     except BaseException as error:
         stepper.has_failed = True
-        told = {**process.told(error), "in_close": stepper.is_closing}
+        told = {**_told(error), "in_close": stepper.is_closing}
         with contextlib.suppress(OSError), _telling:
             end.send_bytes(json.dumps(told).encode())
         stepper.alarm()
@@ -182,3 +184,10 @@ class Stepper:
             raise EnvError(
                 f"{self._task.name} has the spaces {mine} in a worker, and {theirs} in the pool. Make every copy with the same spaces."
             )
+
+
+def _told(error: BaseException) -> dict[str, str]:
+    """Our own errors need no traceback; that of their cause shows the user's code."""
+    shown = error.__cause__ if isinstance(error, FreewheelError) else error
+    trace = "".join(traceback.format_exception(shown)) if shown is not None else ""
+    return {"kind": type(error).__name__, "text": str(error)[-MOST_TEXT:], "trace": trace[-MOST_TEXT:]}
