@@ -16,6 +16,7 @@ from torch import Tensor
 from freewheel.errors import ConfigError
 from freewheel.learners import package
 from freewheel.memory.counter import Counters
+from freewheel.store import disk
 
 
 def stepped(weights: Tensor, gradient: Tensor) -> list[Tensor]:
@@ -139,8 +140,8 @@ def test_the_least_recently_used_are_forgotten_and_rooms_of_the_dead(monkeypatch
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     for pid in (dead.pid, os.getpid()):
-        (package.folder() / f"{package.TEMP_PREFIX}{pid}-x").mkdir()
+        (package.folder() / f".tmp-{pid}-0123abcd").mkdir()
     package._forget_oldest()
-    package.sweep()
+    disk.sweep(package.folder())
     names = sorted(path.name for path in package.folder().iterdir())
-    assert names == [f".room-{os.getpid()}-x", "middle.pt2", "new.pt2"]
+    assert names == [f".tmp-{os.getpid()}-0123abcd", "middle.pt2", "new.pt2"]

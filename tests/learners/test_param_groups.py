@@ -16,7 +16,7 @@ from freewheel.config import LearnerConfig
 from freewheel.contracts import Loss, ParamGroup, TargetRule
 from freewheel.errors import ConfigError
 from freewheel.learners.gradient_workers import SharedGradients, WorkersMemory, work
-from freewheel.learners.passes import slices_of
+from freewheel.learners.passes import shapes_of, slices_of
 from freewheel.learners.update import Update
 from freewheel.nets.flat import Flat
 
@@ -184,10 +184,10 @@ def test_slices_are_where_the_parameters_lie() -> None:
     net = Net()
     flat = Flat(net)
     critic, actor = (sum(p.numel() for p in part.parameters()) for part in (net.critic, net.actor))
-    assert slices_of(flat, groups("critic.", "actor.")) == [slice(0, critic), slice(critic, critic + actor)]
-    assert slices_of(flat, [ParamGroup("all")]) == [slice(0, critic + actor)]
+    assert slices_of(shapes_of(flat, groups("critic.", "actor."))) == [slice(0, critic), slice(critic, critic + actor)]
+    assert slices_of(shapes_of(flat, [ParamGroup("all")])) == [slice(0, critic + actor)]
     first = net.critic[0].weight.numel() + net.critic[0].bias.numel()
-    assert slices_of(flat, groups("critic.0.", "critic.", "actor.")) == [
+    assert slices_of(shapes_of(flat, groups("critic.0.", "critic.", "actor."))) == [
         slice(0, first),
         slice(first, critic),
         slice(critic, critic + actor),
@@ -205,7 +205,7 @@ def test_slices_are_where_the_parameters_lie() -> None:
 )
 def test_groups_that_are_not_the_network_in_order_are_refused(prefixes: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        slices_of(Flat(Net()), groups(*prefixes))
+        shapes_of(Flat(Net()), groups(*prefixes))
 
 
 def test_statistics_of_a_norm_belong_to_the_update_of_its_loss() -> None:

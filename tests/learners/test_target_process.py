@@ -19,7 +19,7 @@ from freewheel.config import LearnerConfig, QConfig, assemble
 from freewheel.contracts import Spaces
 from freewheel.learners import target_process
 from freewheel.learners.learner import Learner
-from freewheel.learners.target_process import DEPTH, MOVES, TargetFeed, TargetValues, work_ahead
+from freewheel.learners.target_process import DEPTH, MOVES, TargetValues, work_ahead
 from freewheel.learners.update import Update
 from freewheel.memory.counts import RunCounts
 from freewheel.memory.lanes import Lanes
@@ -106,7 +106,7 @@ class Pair:
         return found
 
     def take(self, number: int) -> list[Any] | None:
-        found = [self.values.take(number, group) for group in range(2)]
+        found = [self.values.found(number, group) for group in range(2)]
         return None if None in found else found
 
 
@@ -147,7 +147,7 @@ def test_a_pass_during_which_the_target_moves_counts_for_nothing() -> None:
 
     number = pair.show(1)
     target_process._work(pair.values, slow, number, 1, pair.values.counters.value(MOVES))
-    assert pair.values.take(number, 1) is None
+    assert pair.values.found(number, 1) is None
     assert pair.values.counters.value(pair.values.counter(number, 1)) == 0
 
 
@@ -182,7 +182,7 @@ def test_a_learner_with_a_target_process_learns_the_same(has_help: bool) -> None
     example = fed.memory.example()
     seen, later = Update.seen_ahead(*example), fed.update.lookahead(*example)
     values = TargetValues(fed.update.state.target, seen, later, fed.memory.num_groups)
-    fed.use_targets(TargetFeed(values))
+    fed.use_targets(values)
     assert fed.targets is not None
     is_over = threading.Event()
     names = list(leaves(seen))

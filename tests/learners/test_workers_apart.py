@@ -115,10 +115,10 @@ def test_a_worker_whose_memory_runs_out_says_so(monkeypatch: pytest.MonkeyPatch)
     leader, other = make(), make()
     whole = other.by_modules
 
-    def short(state: Any, which: int, batch: Any, *rest: Any) -> Any:
+    def short(batch: Any, *rest: Any) -> Any:
         if len(batch["reward"]) > 4:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB.")
-        return whole(state, which, batch, *rest)
+        return whole(batch, *rest)
 
     monkeypatch.setattr(other, "by_modules", short)
     assert memory.is_shortage(torch.OutOfMemoryError("x"))

@@ -7,50 +7,37 @@ from pathlib import Path
 import pytest
 
 from freewheel.machine import cache
-from freewheel.machine.compile_decision import COMPARED, LOOK_AFTER, SETTLING, Comparison, Decision, known_gain
+from freewheel.machine.compile_decision import COMPARED, SETTLING, Comparison, decide, known_gain
 
 
 @pytest.mark.parametrize(
-    ("left", "update_s", "wants", "word"),
+    ("left_s", "wants", "word"),
     [
-        (500_000, 1e-3, True, "Compiling the update"),  # 500 s of updates are left
-        (50_000, 1e-3, False, "unless an earlier run did"),  # 50 s
-        (5_000, 1e-3, None, "Not compiling the update: it takes"),  # 5 s
-        (5_000, 1e-1, True, "Compiling the update"),
+        (500.0, True, "Compiling the update"),
+        (50.0, False, "unless an earlier run did"),
+        (5.0, None, "Not compiling the update: it takes"),
+        (0.25, None, "Not compiling the update: it takes"),
     ],
 )
-def test_it_is_compiled_when_the_rest_repays_it(left: int, update_s: float, wants: bool | None, word: str) -> None:
-    decision = Decision()
-    assert decision.ask(left, LOOK_AFTER - 1, update_s) is None
-    note = decision.ask(left, LOOK_AFTER, update_s)
-    assert note is not None
-    assert word in note
-    assert decision.wants is wants
-    assert decision.ask(left, 10**6, update_s * 100) is None  # once
-
-
-def test_the_end_of_a_run_repays_nothing() -> None:
-    decision = Decision()
-    decision.ask(250, LOOK_AFTER, 1e-3)
-    assert decision.wants is None
+def test_it_is_compiled_when_the_rest_repays_it(left_s: float, wants: bool | None, word: str) -> None:
+    choice = decide(left_s, None)
+    assert word in choice.reason
+    assert choice.chosen is wants
 
 
 def test_what_was_no_faster_before_is_not_compiled_again() -> None:
-    decision = Decision(gain=1.01)
-    assert decision.ask(500_000, LOOK_AFTER, 1e-3) == (
+    choice = decide(500.0, gain=1.01)
+    assert choice.reason == (
         "Not compiling the update: on this machine it was 1.01 times as fast as eager (measured earlier)."
     )
-    assert decision.wants is None
+    assert choice.chosen is None
     # 250 s of updates are left, of which a known gain of 1.1 saves less than compiling takes; the guess would not.
     for gain, wants in ((1.1, False), (4.0, True), (None, True)):
-        decision = Decision(gain)
-        decision.ask(250_000, LOOK_AFTER, 1e-3)
-        assert decision.wants is wants
+        assert decide(250.0, gain).chosen is wants
 
 
 def test_what_compiling_would_save_is_told() -> None:
-    note = Decision().ask(50_000, LOOK_AFTER, 1e-3)
-    assert note == (
+    assert decide(50.0, None).reason == (
         "Not compiling the update, unless an earlier run did: it takes about 60 s and would save 20 s of the 50 s left. "
         "Force it with --compile on."
     )

@@ -195,7 +195,7 @@ def test_a_run_leaves_the_profiles_of_its_roles(tmp_path: Path) -> None:
 class FakePlan:
     """As much of a plan as the helpers of a learner look at."""
 
-    parent, owner = 0, ""
+    owner = ""
 
     def __init__(self, folder: Path, is_on: bool, steps: int = 0, is_stopping: bool = False) -> None:
         self.folder = folder
@@ -211,7 +211,7 @@ class FakePlan:
 @pytest.fixture
 def _as_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """`entry.main` works here, and comes back; this process goes on with what it has."""
-    monkeypatch.setattr(entry.process, "begin", lambda parent, owner: 0)
+    monkeypatch.setattr(entry.process, "begin_role", lambda owner: 0)
     monkeypatch.setattr(entry, "run_role", lambda channel, work: work())
     monkeypatch.setattr(entry, "Channel", lambda end: SimpleNamespace(send=lambda message: None))
     monkeypatch.setattr(entry, "keep_memory", lambda: True)

@@ -40,7 +40,7 @@ def train(folder: Path, algo: str = "dqn", env: Any = "CartPole-v1", steps: int 
 
 def replay_of(run: freewheel.Run) -> bytes:
     checkpoint = load_newest(run.folder / "checkpoints")
-    return checkpoint.path_of("replay.bin").read_bytes()
+    return checkpoint.files["replay.bin"].read_bytes()
 
 
 @pytest.mark.parametrize("algo", ["dqn", "ppo"])

@@ -176,7 +176,7 @@ for kill in range(kills):
     assert not found.warnings, found.warnings
     assert least <= value <= least + 1, (least, value)
     assert (found.tensors["w"] == value).all()
-    assert found.path_of("replay.bin").read_bytes()[:8] == value.to_bytes(8, "little")
+    assert found.files["replay.bin"].read_bytes()[:8] == value.to_bytes(8, "little")
     checkpoint.sweep(folder)
     left = sorted(os.listdir(folder))
     assert all(name.startswith("step-") for name in left) and len(left) <= 3, left

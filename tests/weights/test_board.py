@@ -54,8 +54,8 @@ def test_a_wait_for_the_next_version() -> None:
 
 
 def test_bad_calls_are_refused() -> None:
-    with pytest.raises(ConfigError, match="slots=2"):
-        Board(10, slots=2)
+    with pytest.raises(ConfigError, match="num_bytes=0"):
+        Board(0)
     board = Board(40)
     for wrong in (torch.zeros(9), torch.zeros(20)[::2], torch.zeros(10, dtype=torch.float64)):
         with pytest.raises(ReplayError, match="the board carries 40 bytes"):

@@ -180,30 +180,24 @@ class SharedGradients:
 
     def _wait_for(self, worker: int, number: int) -> None:
         """Sleeps until the worker, or the one that takes its place, has done the batch."""
-        memory = self.memory
-        deadline = time.monotonic() + self.timeout_s
-        while True:
-            left = deadline - time.monotonic()
-            is_done = memory.counters.wait(worker, number, max(min(left, LOOK_EVERY_S), 0.0))
+        memory, deadline = self.memory, time.monotonic() + self.timeout_s
+        while not memory.counters.wait(worker, number, max(min(deadline - time.monotonic(), LOOK_EVERY_S), 0.0)):
+            is_late = time.monotonic() >= deadline
+            if self.may_wait():
+                if is_late:
+                    self.late(worker)
+                    deadline = time.monotonic() + self.timeout_s
+                continue
             pid = int(memory.pids[worker])
-            if is_done:
-                return
-            may_wait = self.may_wait()
-            if pid == LEFT and not may_wait:
-                raise FreewheelError(f"learner worker {worker} ended with an error; its own message says which.")
-            if pid > 0 and not may_wait and not is_alive(pid):
-                raise FreewheelError(f"learner worker {worker} (pid {pid}) died before it gave its gradient.")
-            if left <= 0 and may_wait:
-                self.late(worker)
-                deadline = time.monotonic() + self.timeout_s
-            elif left <= 0:
-                who = (
-                    f"learner worker {worker} (pid {pid})"
-                    if pid > 0
-                    else f"learner worker {worker}, which never began,"
-                )
+            who = f"learner worker {worker}" + (f" (pid {pid})" if pid > 0 else "")
+            if pid == LEFT:
+                raise FreewheelError(f"{who} ended with an error; its own message says which.")
+            if pid > 0 and not is_alive(pid):
+                raise FreewheelError(f"{who} died before it gave its gradient.")
+            if is_late:
                 raise FreewheelError(
-                    f"{who} gave no gradient within {self.timeout_s:.0f} s. Lower learner.workers, or find out what holds it up."
+                    f"{who}{'' if pid > 0 else ', which never began,'} gave no gradient within {self.timeout_s:.0f} s. "
+                    "Lower learner.workers, or find out what holds it up."
                 )
 
 
@@ -246,9 +240,8 @@ def work(
             done = memory.counters.value(GIVEN)
             moves = _take_given(memory, update, moves)
             _give_gradient(memory, index, update)
-            memory.counters.add(
-                index, done - memory.counters.value(index)
-            )  # pairs with the leader's wait: all is written
+            # Pairs with the leader's wait: all is written.
+            memory.counters.add(index, done - memory.counters.value(index))
             while update.notes:
                 tell(update.notes.pop(0))
     except BaseException:

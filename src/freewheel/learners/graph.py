@@ -28,10 +28,10 @@ def functions_of(update: Update, batch: Batch, draws: Draws) -> list[tuple[Funct
         if update.unrolled > 1:
             batch, draws = nth(batch, 0), nth(draws, 0)
         batch, draws = rows_of(batch, draws, *parts_of(num_rows(batch), update.config.accumulate)[0])
-        args = update.args(update.state, batch, draws)
+        args = update.args(batch, draws)
         return [(_part_function(update, which, batch, draws), args) for which in range(len(update.algo.losses))]
     if not update.has_lookahead:
-        return [(_whole_function(update, batch, draws), update.args(update.state, batch, draws))]
+        return [(_whole_function(update, batch, draws), update.args(batch, draws))]
     seen = update.seen_ahead(batch, draws)
     full = {**batch, **update.look_ahead(update.state.target, seen)}
 
@@ -39,7 +39,7 @@ def functions_of(update: Update, batch: Batch, draws: Draws) -> list[tuple[Funct
         return list(update.look_ahead(target, filled(seen, iter(given))).values())
 
     return [
-        (_whole_function(update, full, draws), update.args(update.state, full, draws)),
+        (_whole_function(update, full, draws), update.args(full, draws)),
         (ahead, [update.state.target, *leaves(seen)]),
     ]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from freewheel.config import Config
 from freewheel.contracts import Algo
 from freewheel.learners.optimizer import check_finite, lr_at
-from freewheel.learners.target_process import TargetFeed
+from freewheel.learners.target_process import TargetValues
 from freewheel.learners.update import Update, Updated
 from freewheel.machine.device import use_of
 from freewheel.memory.dials import Dials
@@ -52,13 +52,12 @@ class Learner:
         self.last: Updated | None = None
         self.lr, self.hyper = config.learner.lr, dict[str, float]()
         self.update_s = 0.0  # of one update, newest lesson
-        self.num_lessons = 0
         self._versions = 0
         self.version = 0
         self._dials = dials
         self._enter: Callable[[int], None] = page.enter if page else _nothing
         self._count: Callable[[int, int], None] = page.count if page else _nothing
-        self.targets: TargetFeed | None = None
+        self.targets: TargetValues | None = None
         # In sequential a batch that was drawn before its time would be missing from a checkpoint.
         # Gradient workers move their rows to devices of their own.
         is_ahead = update.device.type == "cuda" and config.runtime == "local" and config.learner.workers < 2
@@ -97,7 +96,6 @@ class Learner:
         self._versions += lesson.num_versions
         if self.publisher is None:
             self.version = self._versions
-        self.num_lessons += 1
         self._count(UPDATES, done)
         self._count(SAMPLES, self.memory.num_samples)
         if self.publisher is not None and self.publisher.is_due(self.updates):
@@ -111,8 +109,7 @@ class Learner:
     def publish(self) -> None:
         if self.publisher is not None:
             self._enter(PUBLISH)
-            self.publisher.publish(self.update.state.weights.cpu(), self.updates)
-            self.version = self.publisher.version
+            self.version = self.publisher.publish(self.update.state.weights.cpu(), self.updates)
 
     def _learn(self, lesson: Any, share_done: float) -> None:
         algo, update, enter = self.algo, self.update, self._enter
@@ -120,9 +117,8 @@ class Learner:
         self.hyper = algo.hyper(share_done)
         if lesson.rows:
             fresh = lesson.rows[0]
-            made = [
-                algo.prepare(rows, self, rows is fresh) for rows in reversed(lesson.rows)
-            ]  # the metrics are the last's
+            # The metrics are the last's.
+            made = [algo.prepare(rows, self, rows is fresh) for rows in reversed(lesson.rows)]
             lesson.begin(made[::-1])
         batches = lesson.batches()
         while True:
@@ -153,7 +149,7 @@ class Learner:
         """Within an update: it begins or ends to wait for the gradients of other workers."""
         self._enter(TEAM if is_waiting else COMPUTE)
 
-    def use_targets(self, targets: TargetFeed) -> None:
+    def use_targets(self, targets: TargetValues) -> None:
         """From now on another process is shown the batches before they are trained on."""
         self.targets = targets
         targets.begin(self.update, self.memory)

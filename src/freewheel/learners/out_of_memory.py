@@ -1,10 +1,6 @@
-"""Too little memory for a batch: how it is noticed, and into how many parts the batch is split."""
+"""Too little memory for a batch: how it is known, and into how many parts the batch is split."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import torch
 
@@ -12,27 +8,6 @@ from freewheel.errors import ConfigError
 
 # What torch's allocator for the CPU says; the one for CUDA has an error of its own.
 SAID_BY_CPU = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory")
-
-
-@dataclass
-class Shortage:
-    """What went wrong, once something did."""
-
-    error: BaseException = field(default_factory=MemoryError)
-
-
-@contextmanager
-def noticed() -> Iterator[Shortage]:
-    """Goes on after the block when memory ran out in it. Whatever the block held is free by then."""
-    found = Shortage()
-    try:
-        yield found
-    except (RuntimeError, MemoryError) as error:
-        if not is_shortage(error):
-            raise
-        found.error = error.with_traceback(None)  # whose frames hold the tensors of the block
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def is_shortage(error: BaseException) -> bool:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,14 +23,13 @@ from freewheel.learners import kernels
 from freewheel.learners.out_of_memory import first_line
 from freewheel.machine.cache import cache_folder
 from freewheel.machine.cores import cpu_flags, cpu_info
-from freewheel.machine.process import is_alive
+from freewheel.machine.threads import environment_kept
+from freewheel.store import disk
 
 Function = Callable[..., Sequence[Tensor]]
 
 # Packages that are kept; the least recently used go first. One of a small network has about 1 MB.
 MOST_KEPT = 100
-# How the name of a folder begins that is there for the time of one compilation or one loading.
-TEMP_PREFIX = ".room-"
 
 
 def compiled(function: Function, args: Sequence[Tensor]) -> tuple[Function, Path]:
@@ -65,14 +62,15 @@ def make(function: Function, args: Sequence[Tensor]) -> Path:
         with _refusing("compile"):
             _compile(graph, args, path)
         _forget_oldest()
-        sweep()
+        disk.sweep(folder())
     return path
 
 
 def load(path: Path) -> Function:
     """The function of a package. Python's other threads stand still while it runs: torch keeps the GIL."""
-    with _temp_in(path.parent) as temp, _temp_folder(temp):
-        # The library is unpacked there and needs its file no longer once it is loaded: nothing stays after a SIGKILL.
+    with disk.temp_folder(path.parent) as temp, environment_kept("TMPDIR"):
+        # Torch unpacks the library there and needs its file no longer once it is loaded: nothing stays after a SIGKILL.
+        os.environ["TMPDIR"] = str(temp)
         try:
             loader = _loader(path)
         except Exception as error:
@@ -162,35 +160,11 @@ def _compile(graph: torch.fx.GraphModule, args: Sequence[Tensor], path: Path) ->
 
     # In this process alone: torch's own pool of compile workers outlives the compilation.
     own = {"compile_threads": 1, "aot_inductor.custom_ops_to_c_shims": kernels.shims(cpu_info())}
-    with _temp_in(path.parent) as temp, config.patch(own), warnings.catch_warnings():
+    with disk.temp_folder(path.parent) as temp, config.patch(own), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about itself
         exported = torch.export.export(graph, tuple(args))
         made = torch._inductor.aoti_compile_and_package(exported, package_path=str(temp / path.name))
         os.replace(made, path)  # who compiled the same meanwhile has made the same
-
-
-@contextmanager
-def _temp_in(parent: Path) -> Iterator[Path]:
-    """A folder that is gone afterwards; `sweep` knows by its name whose it was."""
-    parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=f"{TEMP_PREFIX}{os.getpid()}-", dir=parent, ignore_cleanup_errors=True
-    ) as temp:
-        yield Path(temp)
-
-
-@contextmanager
-def _temp_folder(path: Path) -> Iterator[None]:
-    """Where torch unpacks."""
-    before = os.environ.get("TMPDIR")
-    os.environ["TMPDIR"] = str(path)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TMPDIR"]
-        else:
-            os.environ["TMPDIR"] = before
 
 
 @contextmanager
@@ -203,14 +177,6 @@ def _refusing(what: str) -> Iterator[None]:
             f"torch could not {what} the update: {type(error).__name__}: {first_line(error)}. "
             "Train with --compile off, or change the network or loss."
         ) from error
-
-
-def sweep() -> None:
-    """Removes what processes that were killed while they compiled or loaded have left."""
-    for path in folder().glob(f"{TEMP_PREFIX}*"):
-        owner = path.name.removeprefix(TEMP_PREFIX).partition("-")[0]
-        if owner.isdigit() and not is_alive(int(owner)):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _forget_oldest() -> None:

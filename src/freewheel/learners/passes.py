@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate, pairwise, takewhile
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import torch
@@ -39,8 +41,8 @@ class Passes:
         # BatchNorm takes its statistics only from the rows that are trained on, not when it chooses or values.
         self.eval_net = flat.bind(copy.deepcopy(net), state.weights).eval().requires_grad_(False)
         self.net = flat.bind(net, state.weights).train()
-        self.slices = slices_of(flat, algo.groups)
-        self._shapes = [_shapes_of(flat, group) for group in self.slices]
+        self._shapes = shapes_of(flat, algo.groups)
+        self.slices = slices_of(self._shapes)
         named = dict(net.named_parameters())
         self.params = [[named[name] for name in shapes] for shapes in self._shapes]
 
@@ -115,34 +117,25 @@ def has_target(algo: Algo) -> bool:
     return any(group.target is not None for group in algo.groups)
 
 
-def slices_of(flat: Flat, groups: Sequence[ParamGroup]) -> list[slice]:
-    """Where the parameters of each group lie in the vector: together they are all of them, in order."""
-    found: list[slice] = []
-    names = iter(flat.param_shapes.items())
-    name, shape = next(names)
-    at: int = 0
+def shapes_of(flat: Flat, groups: Sequence[ParamGroup]) -> list[dict[str, torch.Size]]:
+    """The parameters of each group: together they are all of them, in order."""
+    names, found = list(flat.param_shapes), list[dict[str, torch.Size]]()
     for group in groups:
-        first = at
-        while name is not None and name.startswith(group.prefix):
-            at += shape.numel()
-            name, shape = next(names, (None, shape))  # type: ignore[assignment]
-        if first == at:
+        own = [*takewhile(methodcaller("startswith", group.prefix), names)]
+        if not own:
             raise ConfigError(
                 f"the network has no parameters of the group {group.name!r} at their place ({group.prefix}*)."
             )
-        found.append(slice(first, at))
-    if name is not None:
+        found.append({name: flat.param_shapes[name] for name in own})
+        names = names[len(own) :]
+    if names:
         raise ConfigError(
-            f"parameter {name} of the network belongs to no parameter group, or its group is out of order."
+            f"parameter {names[0]} of the network belongs to no parameter group, or its group is out of order."
         )
     return found
 
 
-def _shapes_of(flat: Flat, own: slice) -> dict[str, torch.Size]:
-    """The parameters of a group, in their order."""
-    at, found = 0, {}
-    for name, shape in flat.param_shapes.items():
-        if own.start <= at < own.stop:
-            found[name] = shape
-        at += shape.numel()
-    return found
+def slices_of(groups: Sequence[Mapping[str, torch.Size]]) -> list[slice]:
+    """Where the parameters of each group lie in the vector."""
+    ends = accumulate(sum(shape.numel() for shape in own.values()) for own in groups)
+    return [slice(first, end) for first, end in pairwise([0, *ends])]

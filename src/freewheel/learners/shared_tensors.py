@@ -37,9 +37,8 @@ class SharedTensors(Shared):
         def place(like: Tensor) -> Place:
             nonlocal num_bytes
             at = num_bytes
-            num_bytes += (
-                (max(like.nbytes, 1) + 63) // 64 * 64
-            )  # cache lines of their own: no process slows another down
+            # Cache lines of their own: no process slows another down.
+            num_bytes += (max(like.nbytes, 1) + 63) // 64 * 64
             return Place(at, like.shape, like.dtype)
 
         self._places = _mapped(examples, place)

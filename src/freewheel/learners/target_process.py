@@ -26,7 +26,8 @@ LOOK_EVERY_S = 0.5
 
 
 class TargetValues(SharedTensors):
-    """The shared memory of a learner and its target process.
+    """The shared memory of a learner and its target process. The learner shows batches before they are trained on, and takes the
+    values that are there in time.
 
     `seen` and `later` are an example of the target network's inputs for one call of the update, and of its outputs;
     one batch serves `num_groups` calls.
@@ -34,6 +35,8 @@ class TargetValues(SharedTensors):
     """
 
     handed = (*SharedTensors.handed, "package", "counters", "num_groups")
+    share = 0.0  # of this learner's newest calls, those whose target values were there
+    _moves_seen = 0
 
     def __init__(self, target: Tensor, seen: Nested, later: Nested, num_groups: int) -> None:
         self.num_groups, self.package = num_groups, ""
@@ -48,7 +51,7 @@ class TargetValues(SharedTensors):
         self.counters.add(MOVES)  # pairs with the look before and after the other process's pass
 
     def show(self, seen: Sequence[Nested]) -> int:
-        """The learner's side: one more batch, group by group; its number, for `take`."""
+        """One more batch, group by group; its number, for `found`."""
         number = self.counters.value(SHOWN) + 1
         for slot, group in zip(self.seen[number % SLOTS], seen, strict=True):
             for shared, given in zip(leaves(slot), leaves(group), strict=True):
@@ -56,7 +59,30 @@ class TargetValues(SharedTensors):
         self.counters.add(SHOWN)  # pairs with the other process's wait: the batch is there
         return number
 
-    def take(self, number: int, group: int) -> Nested | None:
+    def begin(self, update: Update, memory: ReplayMemory) -> None:
+        """From now on the learner shows batches before they are trained on."""
+        self._moves_seen = update.num_moves
+        self.move(update.state.target)
+        memory.draw_ahead(DEPTH, self._show_drawn)
+
+    def follow(self, update: Update) -> None:
+        """Before a batch is shown, which wakes the other process: it works with the target as it is from then on."""
+        if self._moves_seen != update.num_moves:
+            self._moves_seen = update.num_moves
+            self.move(update.state.target)
+
+    def take(self, drawn: Drawn, group: int, update: Update) -> Nested | None:
+        """The values, if they are there and the target has not moved within the batch."""
+        if drawn.ahead is None or self._moves_seen != update.num_moves:
+            return None
+        found = self.found(drawn.ahead, group)
+        self.share += 0.01 * ((found is not None) - self.share)
+        return found
+
+    def _show_drawn(self, drawn: Drawn) -> None:
+        drawn.ahead = self.show([Update.seen_ahead(*one) for one in zip(drawn.given, drawn.draws, strict=True)])
+
+    def found(self, number: int, group: int) -> Nested | None:
         """The values of a group of a batch that was shown, if they are there and of the target as it is."""
         is_done = self.is_done(number, group, self.counters.value(MOVES))
         return self.later[number % SLOTS][group] if is_done else None
@@ -66,37 +92,6 @@ class TargetValues(SharedTensors):
 
     def counter(self, number: int, group: int) -> int:
         return FIRST_SLOT + number % SLOTS * self.num_groups + group
-
-
-class TargetFeed:
-    """The learner's side: shows batches before they are trained on, and takes the values that are there in time."""
-
-    def __init__(self, shared: TargetValues) -> None:
-        self.shared = shared
-        self.share = 0.0  # of the newest calls, those whose target values were there
-        self._moves_seen = 0
-
-    def begin(self, update: Update, memory: ReplayMemory) -> None:
-        self._moves_seen = update.num_moves
-        self.shared.move(update.state.target)
-        memory.draw_ahead(DEPTH, self._show)
-
-    def follow(self, update: Update) -> None:
-        """Before a batch is shown, which wakes the other process: it works with the target as it is from then on."""
-        if self._moves_seen != update.num_moves:
-            self._moves_seen = update.num_moves
-            self.shared.move(update.state.target)
-
-    def take(self, drawn: Drawn, group: int, update: Update) -> Nested | None:
-        """The values, if they are there and the target has not moved within the batch."""
-        if drawn.ahead is None or self._moves_seen != update.num_moves:
-            return None
-        found = self.shared.take(drawn.ahead, group)
-        self.share += 0.01 * ((found is not None) - self.share)
-        return found
-
-    def _show(self, drawn: Drawn) -> None:
-        drawn.ahead = self.shared.show([Update.seen_ahead(*one) for one in zip(drawn.given, drawn.draws, strict=True)])
 
 
 def work_ahead(ahead: TargetValues, function: Function, is_stopping: Callable[[], bool]) -> None:
@@ -124,7 +119,8 @@ def _work(ahead: TargetValues, function: Function, number: int, group: int, move
         shared.copy_(value)
     counters, counter = ahead.counters, ahead.counter(number, group)
     if counters.value(MOVES) == moves:  # else the target moved under the pass
-        counters.add(counter, stamp(number, moves) - counters.value(counter))  # pairs with `take`: the values are there
+        # Pairs with `found`: the values are there.
+        counters.add(counter, stamp(number, moves) - counters.value(counter))
 
 
 def stamp(number: int, moves: int) -> int:

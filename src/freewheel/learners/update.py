@@ -27,7 +27,7 @@ from freewheel.nets.flat import Flat
 # Updates in one compiled graph: 8 share the cost of a call; more only take longer to compile.
 MOST_UNROLLED = 8
 
-GradientOf = Callable[[State, int, Batch, Draws, Hyper], Gradient]
+GradientOf = Callable[[Batch, Draws, int], Gradient]  # of one of the losses
 
 
 class Updated(NamedTuple):
@@ -70,7 +70,7 @@ class Update:
         self.notes: list[str] = []  # what the user should read
         self.num_updates = 0
         # Computes the gradient of one batch: this process alone, or several.
-        self.gradient_by: Callable[[Batch, Draws, int], Gradient] = self.gradient
+        self.gradient_by: GradientOf = self.gradient
         self._optimizers = self._make_optimizers(precision == "fp16")
         self._piece = PIECE if self.device.type == "cpu" else 0
         self.hyper = {name: torch.zeros((), device=self.device) for name in ("lr", *algo.hyper(0.0))}
@@ -90,10 +90,6 @@ class Update:
     def is_compiled(self) -> bool:
         return bool(self._compiled)
 
-    @property
-    def precision(self) -> str:
-        return self.passes.precision
-
     def __call__(self, batch: Batch, draws: Draws, hyper: Mapping[str, float], ahead: Nested | None = None) -> Updated:
         """With `unrolled` > 1 every tensor of batch and draws has that many along its first dimension.
 
@@ -109,7 +105,7 @@ class Update:
         if self.has_lookahead:
             batch = {**batch, **(ahead or self.lookahead(batch, draws))}
         try:
-            loss, norm, *outcome = self._compiled[0](*self.args(self.state, batch, draws))
+            loss, norm, *outcome = self._compiled[0](*self.args(batch, draws))
         except RuntimeError as error:  # a package does not say whether memory was short: the eager update will
             self.go_back(f"the compiled update failed ({out_of_memory.first_line(error)})")
             return self._update_eagerly(batch, draws)
@@ -123,10 +119,16 @@ class Update:
         while True:
             is_whole = not self._compiled or not self.is_by_parts
             of_part: GradientOf = self.by_modules if is_whole else self._gradient_compiled
-            with out_of_memory.noticed() as shortage:
+            try:
                 return self._in_parts(of_part, batch, draws, which)
-            self.num_parts = out_of_memory.more_parts(self.num_parts, num_rows(batch), shortage.error)
-            self.go_back(f"memory ran out ({out_of_memory.first_line(shortage.error)})")
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory.is_shortage(error):
+                    raise
+                shortage = error.with_traceback(None)  # whose frames hold the tensors of the passes
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            self.num_parts = out_of_memory.more_parts(self.num_parts, num_rows(batch), shortage)
+            self.go_back(f"memory ran out ({out_of_memory.first_line(shortage)})")
             self.notes.append(
                 f"warning: each batch is split into {self.num_parts} parts from now on, with the same gradient as before. "
                 f"--learner.accumulate {self.num_parts} does so from the start."
@@ -228,9 +230,9 @@ class Update:
         norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
         return Updated(gradient.loss, norm, gradient.outcome)
 
-    def args(self, state: State, batch: Batch, draws: Draws) -> list[Tensor]:
+    def args(self, batch: Batch, draws: Draws) -> list[Tensor]:
         """What compiled functions are called with."""
-        return [*vars(state).values(), *self.hyper.values(), *leaves(batch), *leaves(draws)]
+        return [*vars(self.state).values(), *self.hyper.values(), *leaves(batch), *leaves(draws)]
 
     def run(
         self,
@@ -238,7 +240,7 @@ class Update:
         hyper: Hyper,
         batch: Batch,
         draws: Draws,
-        gradient_of: Callable[[Batch, Draws, int], Gradient],
+        gradient_of: GradientOf,
         after: Callable[[], None],
         piece: int = 0,
     ) -> Updated:
@@ -291,14 +293,14 @@ class Update:
 
     def _in_parts(self, gradient_of: GradientOf, batch: Batch, draws: Draws, which: int) -> Gradient:
         if self.num_parts == 1:
-            return gradient_of(self.state, which, batch, draws, self.hyper)
+            return gradient_of(batch, draws, which)
         rows = num_rows(batch)
         parts = parts_of(rows, self.num_parts)
         shares = [rows_of(batch, draws, *part) for part in parts]
-        each = [gradient_of(self.state, which, rows, drawn, self.hyper) for rows, drawn in shares]
+        each = [gradient_of(rows, drawn, which) for rows, drawn in shares]
         return summed(each, [count / rows for _, count in parts])
 
-    def by_modules(self, state: State, which: int, batch: Batch, draws: Draws, hyper: Hyper) -> Gradient:
+    def by_modules(self, batch: Batch, draws: Draws, which: int) -> Gradient:
         """For eager updates: networks whose tensors are views of the vectors cost less than handing them the views."""
         passes, part = self.passes, self.algo.losses[which]
 
@@ -309,13 +311,13 @@ class Update:
                 out: Tensor = module(*given, **named)
             return out.float()
 
-        loss, outcome = part.function(forward, passes.net, passes.target_net, batch, draws, hyper)
+        loss, outcome = part.function(forward, passes.net, passes.target_net, batch, draws, self.hyper)
         params = [one for group in part.groups for one in passes.params[group]]
-        each = torch.autograd.grad(passes.scaled(state, part.groups[0], loss), params, materialize_grads=True)
+        each = torch.autograd.grad(passes.scaled(self.state, part.groups[0], loss), params, materialize_grads=True)
         return Gradient(torch.cat([one.reshape(-1) for one in each]), loss.detach(), outcome)
 
-    def _gradient_compiled(self, state: State, which: int, batch: Batch, draws: Draws, hyper: Hyper) -> Gradient:
-        gradient, loss, *outcome = self._compiled[which](*self.args(state, batch, draws))
+    def _gradient_compiled(self, batch: Batch, draws: Draws, which: int) -> Gradient:
+        gradient, loss, *outcome = self._compiled[which](*self.args(batch, draws))
         return Gradient(gradient, loss, self.algo.outcome(*outcome) if outcome else None)
 
     def _refuse_workers(self) -> None:

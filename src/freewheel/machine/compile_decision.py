@@ -27,34 +27,23 @@ def known_gain(key: str) -> float | None:
     return gain if isinstance(gain, float) and gain > 0 else None
 
 
-class Decision:
-    """Made once, as soon as the time of an update is known. `gain` is the known gain of this network on this machine.
+def decide(left_s: float, gain: float | None) -> Choice[bool | None]:
+    """True to compile, False to use only what was compiled earlier, None if it is too late even for that.
 
-    `wants` is then True to compile, False to use only what was compiled earlier, and None if it is too late even for that.
+    `left_s` are the seconds of updates to come. `gain` is the known gain of this network on this machine.
     """
-
-    def __init__(self, gain: float | None = None) -> None:
-        self.wants: bool | None = None
-        self._gain = gain
-        self._is_made = False
-
-    def ask(self, left: float, updates: int, update_s: float) -> str | None:
-        """The decision and its reason when it is made, None before and after. `left` is the number of updates to come."""
-        if self._is_made or updates < LOOK_AFTER:
-            return None
-        self._is_made = True
-        if self._gain is not None and self._gain < LEAST_GAIN:
-            return f"Not compiling the update: on this machine it was {self._gain:.2f} times as fast as eager (measured earlier)."
-        left_s = left * update_s
-        saves_share = SAVES_SHARE if self._gain is None else 1 - 1 / self._gain
-        saves = f"would save {left_s * saves_share:.0f} s of the {left_s:.0f} s left"
-        if left_s * saves_share > COMPILE_S * (1 - saves_share):
-            self.wants = True
-            return f"Compiling the update while training goes on: it {saves}."
-        unless = ""
-        if left_s > FIND_S:
-            self.wants, unless = False, ", unless an earlier run did"
-        return f"Not compiling the update{unless}: it takes about {COMPILE_S:.0f} s and {saves}. Force it with --compile on."
+    if gain is not None and gain < LEAST_GAIN:
+        return Choice(
+            None,
+            f"Not compiling the update: on this machine it was {gain:.2f} times as fast as eager (measured earlier).",
+        )
+    saves_share = SAVES_SHARE if gain is None else 1 - 1 / gain
+    saves = f"would save {left_s * saves_share:.0f} s of the {left_s:.0f} s left"
+    if left_s * saves_share > COMPILE_S * (1 - saves_share):
+        return Choice(True, f"Compiling the update while training goes on: it {saves}.")
+    wants, unless = (False, ", unless an earlier run did") if left_s > FIND_S else (None, "")
+    costs = f"it takes about {COMPILE_S:.0f} s and {saves}"
+    return Choice(wants, f"Not compiling the update{unless}: {costs}. Force it with --compile on.")
 
 
 class Comparison:

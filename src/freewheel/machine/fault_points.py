@@ -22,28 +22,20 @@ reach = _core.reach_point
 
 def arm(role: str, life: int) -> None:
     """Sets the fault point of this life of a role, if the plan has one."""
-    plan = [entry.split() for entry in os.environ.get(PLAN, "").split(",") if entry.strip()]
-    for entry in plan:
-        _check(entry)
-    own = [entry for entry in plan if entry[0] == role]
+    plan = [_read(entry.split()) for entry in os.environ.get(PLAN, "").split(",") if entry.strip()]
+    own = [(point, arrival, number) for who, point, arrival, number in plan if who == role]
     if life < len(own):
-        _, point, arrival, *word = own[life]
-        _core.arm_point(point, int(arrival), _signal(*word))
+        _core.arm_point(*own[life])
 
 
-def _check(entry: list[str]) -> None:
-    is_whole = len(entry) in (3, 4) and ROLES.fullmatch(entry[0]) and entry[1] in _core.point_names()
-    if is_whole and entry[2].isdigit() and int(entry[2]) > 0:
-        _signal(*entry[3:])
-        return
+def _read(entry: list[str]) -> tuple[str, str, int, int]:
+    """Role, point, number of the arrival, and signal."""
+    if len(entry) in (3, 4):
+        role, point, arrival, word, *_ = *entry, "KILL"
+        is_known = ROLES.fullmatch(role) and point in _core.point_names() and f"SIG{word}" in signal.Signals.__members__
+        if is_known and arrival.isdigit() and int(arrival) > 0:
+            return role, point, int(arrival), signal.Signals[f"SIG{word}"]
     raise ConfigError(
         f"{PLAN} has the entry {' '.join(entry)!r}. Write a role (supervisor, learner, actor-0, ...), a point ({', '.join(_core.point_names())}), the number "
-        "of the arrival, and a signal if it is not KILL, as in 'actor-0 commit 30 STOP'."
+        "of the arrival, and a signal (STOP, INT) if it is not KILL, as in 'actor-0 commit 30 STOP'."
     )
-
-
-def _signal(word: str = "KILL") -> int:
-    try:
-        return signal.Signals[f"SIG{word}"]
-    except KeyError:
-        raise ConfigError(f"{PLAN} has the signal {word}, which does not exist. Use KILL, STOP or INT.") from None

@@ -5,24 +5,27 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import fcntl
 import multiprocessing
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from freewheel.machine import warden
-from freewheel.machine.threads import VARIABLES, WAITING, wait_passively
+from freewheel.machine.threads import VARIABLES, WAITING, environment_kept, wait_passively
 
 # Environment variable of every process of a run, including those that an env starts.
 OWNER = "FREEWHEEL_OWNER"
 # Imports all that the roles of a run need.
 ROLES = "freewheel.run.entry"
 PR_SET_PDEATHSIG = 1
+F_SETSIG = 10  # fcntl has no name for it before Python 3.13
 
 _marks: dict[int, str] = {}  # by process: a fork copies this
 
@@ -39,33 +42,42 @@ def start_forkserver(preload: str = ROLES) -> None:
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload([preload])
     resource_tracker.ensure_running()  # before the mask: its start would lift it
-    before = {name: os.environ.get(name) for name in (*VARIABLES, *WAITING, OWNER)}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
-        os.environ.update(dict.fromkeys(VARIABLES, "1"))
-        wait_passively()
-        os.environ[OWNER] = owner_id()
-        forkserver.ensure_running()
+        with environment_kept(*VARIABLES, *WAITING, OWNER):
+            os.environ.update(dict.fromkeys(VARIABLES, "1"))
+            wait_passively()
+            os.environ[OWNER] = owner_id()
+            forkserver.ensure_running()
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def begin(parent: int, owner: str) -> int:
-    """The first instructions of a role's process. Returns the file descriptor to which SIGUSR1 writes its stack."""
+def begin(group: int = 0) -> None:
+    """The first instructions of a process that steps an env or computes. It joins a process group, or leads its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    with contextlib.suppress(OSError):
+        os.setpgid(0, group)  # a signal to the group reaches this process and all that its env starts
+    _die_with_parent()
+
+
+def begin_role(owner: str) -> int:
+    """`begin` for a role of a run. Returns the file descriptor to which SIGUSR1 writes its stack."""
+    begin()
     os.environ[OWNER] = owner
-    _die_with(parent)
-    os.setpgid(0, 0)  # what the env starts can be ended with it
     stack = os.memfd_create("freewheel-stack") if hasattr(os, "memfd_create") else 2
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
     return stack
+
+
+def leave(code: int) -> NoReturn:
+    """The last instructions: threads that an env left running must not keep the process alive."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def is_alive(pid: int) -> bool:
@@ -90,16 +102,22 @@ def how_it_ended(code: int | None) -> str:
     return f"died by signal {-code}"
 
 
-def _die_with(parent: int) -> None:
-    """Asks the kernel to kill this process with the forkserver, then checks that the supervisor has not died before.
+def _die_with_parent() -> None:
+    """The kernel kills this process when the one that started it is gone, even while an env holds the interpreter.
 
-    A forkserver with children outlives a supervisor that was killed. Then the end of their channel ends the roles, or the warden does.
+    The parent of this process is the forkserver. But only the process that started it holds the other end of the sentinel's pipe.
     """
     if sys.platform != "linux":
         return
     libc: Any = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() == 1 or not is_alive(parent):
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    pipe: int = parent.sentinel
+    fcntl.fcntl(pipe, F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([pipe], [], [], 0)[0]:  # it was gone already
         os._exit(1)
 
 
@@ -130,12 +148,8 @@ class Guard:
         """Ends the warden, when the supervisor has ended its roles itself."""
         if self._process is None:
             return
-        self._say("done")
-        with contextlib.suppress(OSError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
         try:
-            self._process.wait(5.0)
+            self._process.communicate(b"done\n", 5.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(5.0)

@@ -1,9 +1,11 @@
-"""Thread limits, which must be set before the libraries that read them are loaded."""
+"""Thread limits and other environment variables, which must be set before the libraries that read them are loaded."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from freewheel.errors import ConfigError
 
@@ -40,3 +42,17 @@ def wait_passively() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         for name, value in WAITING.items():
             os.environ.setdefault(name, value)
+
+
+@contextmanager
+def environment_kept(*names: str) -> Iterator[None]:
+    """After the block these variables are as they were before it."""
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

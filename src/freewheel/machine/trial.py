@@ -153,7 +153,7 @@ def throwaway(
     context: Any = multiprocessing.get_context(method)
     reader, writer = context.Pipe(duplex=False)
     limits_s = (max(start_timeout_s, timeout_s), timeout_s)
-    child = context.Process(target=_child, args=(work, args, limits_s, os.getpid(), owner_id(), writer))
+    child = context.Process(target=_child, args=(work, args, limits_s, owner_id(), writer))
     try:
         with reader, without_main(*needs), writer:
             child.start()
@@ -189,10 +189,8 @@ def _end(child: BaseProcess) -> None:
         child.close()
 
 
-def _child(
-    work: Work, args: Sequence[Any], limits_s: tuple[float, float], parent: int, owner: str, writer: Connection
-) -> None:
-    process.begin(parent, owner)
+def _child(work: Work, args: Sequence[Any], limits_s: tuple[float, float], owner: str, writer: Connection) -> None:
+    process.begin_role(owner)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected here
 
     def tell(value: Any = None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import nn
 
 from freewheel.config import LearnerConfig
 from freewheel.machine import cache, precision, trial
-from freewheel.machine.trial import Choice, Measured
+from freewheel.machine.trial import Measured
 from freewheel.nets.inputs import has_images
 
 # Another form must be this many times as fast as the one that is used without a trial.
@@ -26,8 +26,6 @@ LEAST_GAIN = 1.05
 LEAST_GAIN_OF_FORMAT = 1.25
 # With fewer updates, a faster form saves less time than the trial takes.
 LEAST_UPDATES = 2_000
-# Above this load per core before the trial, the result may be different another time and is not kept.
-BUSY_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -42,34 +40,6 @@ class Form:
         return f"{self.precision}, {self.memory_format}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
 
-def choose(
-    config: LearnerConfig,
-    num_updates: float,
-    forms: Sequence[Form],
-    key: str,
-    try_forms: Callable[[Sequence[Form]], Measured[Form]],
-    cores: int,
-) -> Choice[Form]:
-    """The fastest of these forms, from the cache, or measured by `try_forms` if the run is long enough."""
-    first = forms[0]
-    if len(forms) == 1:
-        return Choice(first, key=key)
-    measured = trial.recall(key, forms)
-    if measured is None or not measured.times[first]:
-        if num_updates < LEAST_UPDATES:
-            is_asked = config.precision == "auto"
-            return Choice(first, f"The update uses {first}: the run is too short for a trial." * is_asked, key=key)
-        load = os.getloadavg()[0]
-        measured = try_forms(forms)
-        if not measured.times[first]:  # the first form failed, so the trial says nothing about the others
-            return Choice(first, f"The update uses {first}: the trial failed ({measured.failure}).", key=key)
-        if load <= BUSY_SHARE * cores:
-            trial.remember(key, measured)
-    best = fastest(measured.times, config.compile != "off")
-    reason = f"The update uses {best}, by the time of one gradient: {sentence(measured)}{measured.suffix}."
-    return Choice(best, reason, measured.times, key)
-
-
 def settled(config: LearnerConfig, net: nn.Module, cores: int, device: str = "cpu", chosen: str = "fp32") -> Form:
     """The form without a trial, with at most `cores` threads; `chosen` is the precision."""
     is_image = has_images(net)
@@ -80,8 +50,12 @@ def settled(config: LearnerConfig, net: nn.Module, cores: int, device: str = "cp
 
 
 def settled_here(config: LearnerConfig, net: nn.Module, cores: int) -> Form:
-    """The form without a trial for a run in this process: one thread if torch's threads spin while they wait."""
-    return settled(config, net, cores if waits_passively() else 1)
+    """The form without a trial for a run in this process: one thread if torch's threads spin while they wait.
+
+    Threads that spin block each other if they share a core.
+    """
+    waits_passively = os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
+    return settled(config, net, cores if waits_passively else 1)
 
 
 def candidates(config: LearnerConfig, net: nn.Module, cores: int, device: str, chosen: str = "fp32") -> list[Form]:
@@ -102,11 +76,6 @@ def candidates(config: LearnerConfig, net: nn.Module, cores: int, device: str, c
 def thread_counts(cores: int) -> list[int]:
     """1, 2, 4 and so on, and all cores."""
     return sorted({cores, *(2**i for i in range(cores.bit_length()) if 2**i <= cores)})
-
-
-def waits_passively() -> bool:
-    """Whether torch's threads sleep while they wait. Threads that spin block each other if they share a core."""
-    return os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
 
 
 def fastest(times: Mapping[Form, Sequence[float]], may_compile: bool = True) -> Form:

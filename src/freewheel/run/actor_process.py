@@ -47,7 +47,6 @@ class ActorProcess:
         self.page.enter(START)  # the supervisor began this phase when it started the process
         self.copies = plan.copies_of(index)
         self._report_due = 0.0
-        self._finished: list[tuple[int, Episode]] = []
         self._worlds = self._dropped = self._cut = 0
 
     def run(self) -> None:
@@ -160,10 +159,11 @@ class ActorProcess:
         self._report()
 
     def _take(self, actor: Actor) -> None:
-        """Finished episodes; from a pool also notes on replaced workers, and the episodes that were cut."""
+        """Sends finished episodes; from a pool also notes on replaced workers, and the episodes that were cut."""
         finished = actor.take_finished()
         self.page.count(EPISODES, len(finished))
-        self._finished += finished
+        for i in range(0, len(finished), EPISODES_A_MESSAGE):
+            self.channel.send({"episodes": [self._row(*each) for each in finished[i : i + EPISODES_A_MESSAGE]]})
         if isinstance(actor.world, PoolWorld) and (notes := actor.world.take_notes()):
             for note in notes:
                 self.channel.send({"note": note})
@@ -171,9 +171,6 @@ class ActorProcess:
             self._cut = actor.world.num_truncated
 
     def _report(self) -> None:
-        finished, self._finished = self._finished, []
-        for i in range(0, len(finished), EPISODES_A_MESSAGE):
-            self.channel.send({"episodes": [self._row(*each) for each in finished[i : i + EPISODES_A_MESSAGE]]})
         self.channel.flush()
         self.page.count(DROPPED, self.channel.num_dropped - self._dropped)
         self._dropped = self.channel.num_dropped

@@ -44,8 +44,9 @@ class Moment:
         self.set("epsilon", epsilon)
 
     def metrics(self) -> dict[str, float]:
-        found: dict[str, float] = self._runtime.metrics()
-        return found
+        """Of the newest update, under the policy's name where there are several."""
+        each = zip(self._runtime.plan.policies, self._runtime.metrics(), strict=True)
+        return {f"{policy.prefix}{name}": value for policy, own in each for name, value in own.items()}
 
 
 class Callback:

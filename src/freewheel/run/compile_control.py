@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from freewheel.machine.compile_decision import Decision, known_gain
+from freewheel.machine.compile_decision import LOOK_AFTER, decide, known_gain
 from freewheel.run.channel import Message
 from freewheel.run.plan import Plan, PolicyPlan
 from freewheel.run.role_process import RoleProcess
@@ -17,7 +17,7 @@ class CompileControl:
     def __init__(self, plan: Plan, policy: PolicyPlan, supervisor: Supervisor, note: Callable[[str], None]) -> None:
         self._plan, self._policy, self._supervisor, self._note = plan, policy, supervisor, note
         self._config = policy.config.learner
-        self._decision = Decision(known_gain(policy.form_key))
+        self._is_decided = self._config.compile != "auto" or self._config.workers > 1
         self._update_s = 0.0
         self._adopt: Message | None = None  # the result, for a learner that is restarted
 
@@ -26,16 +26,15 @@ class CompileControl:
             self._supervisor.compile(self._policy.index)
 
     def decide(self) -> None:
-        if self._config.compile != "auto" or self._config.workers > 1 or not self._update_s:
-            return
         counts = self._plan.counts.of(self._policy.index)
-        left = self._policy.num_updates(max(self._plan.config.steps - counts.run_steps, 0))
-        note = self._decision.ask(left, counts.updates, self._update_s)
-        if note is None:
+        if self._is_decided or not self._update_s or counts.updates < LOOK_AFTER:
             return
-        self._note(note)
-        if self._decision.wants is not None:
-            self._supervisor.compile(self._policy.index, only_find=not self._decision.wants)
+        self._is_decided = True
+        left = self._policy.num_updates(max(self._plan.config.steps - counts.run_steps, 0))
+        choice = decide(left * self._update_s, known_gain(self._policy.form_key))
+        self._note(choice.reason)
+        if choice.chosen is not None:
+            self._supervisor.compile(self._policy.index, only_find=not choice.chosen)
 
     def receive(self, role: RoleProcess, message: Message) -> None:
         """A message of this policy's learner or compiler."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,14 +23,12 @@ from freewheel.run.plan import Plan
 
 # Given to a compiler as its index: compile, or only look for a package of an earlier run.
 COMPILE, ONLY_FIND = 0, 1
-# Exit codes of a role that failed: a restart would fail the same way, or may work.
-FINAL, AGAIN = 3, 4
 
 
 def main(kind: str, policy: int, index: int, life: int, plan: Plan, end: socket.socket) -> None:
     """A role from its first instruction to its last; never returns. `policy` is the one that it works for."""
     name = plan.role_name(kind, policy, index)
-    stack = process.begin(plan.parent, plan.owner)
+    stack = process.begin_role(plan.owner)
     fault_points.arm(name, life)
     fault_points.reach("spawn")
     channel = Channel(end)
@@ -92,17 +87,13 @@ def _compile(plan: Plan, policy: int, index: int, channel: Channel) -> None:
 
 
 def run_role(channel: Channel, work: Callable[[], None]) -> None:
-    """Sends errors to the supervisor. The exit code says whether a restart may help."""
+    """Sends errors to the supervisor."""
     code = 0
     try:
         work()
     except BaseException as error:
-        trouble = Trouble.of(error)
-        channel.send({"trouble": vars(trouble)})
-        code = FINAL if trouble.is_final else AGAIN
+        channel.send({"trouble": vars(Trouble.of(error))})
+        code = 1
     channel.socket.settimeout(5.0)
     channel.flush()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)  # threads that an env left running must not keep the process alive
+    process.leave(code)

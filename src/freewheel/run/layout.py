@@ -29,20 +29,15 @@ class Layout:
 def choose(config: Config, cores: int) -> Layout:
     """The layout of these settings on so many cores."""
     lanes, threads = config.world.lanes, config.learner.threads or 1
-    is_lockstep = find_algo(config.algo).is_lockstep
-    if config.runtime == "sequential" or (config.runtime == "auto" and (cores < 2 or is_lockstep)):
-        reason = _why_sequential(config, is_lockstep)
+    if why := _why_sequential(config, cores):
+        reason = f"{why}; one process acts and learns in turn."
         return Layout("sequential", 1, (lanes,), 1, {"actor": threads, "learner": threads}, reason)
-    asked, actors = config.local.actors, cores - 1
-    if config.world.kind == "pool" or cores < 2:  # the workers of a pool keep the cores busy: one actor serves them all
-        actors = 1
-    elif is_lockstep and lanes >= LANES_WORTH_AN_ACTOR * cores:  # the learner sleeps while actors act
-        actors = cores
-    actors = min(asked or actors, lanes)
-    reason = f"{_why_local(config, cores)}; {_why_actors(config, cores, actors)}."
-    return Layout(
-        "local", actors, split(lanes, actors), config.learner.workers, {"actor": 1, "learner": threads}, reason
-    )
+    why = f"There are {cores} cores, so actors and learner run side by side"
+    if config.runtime == "local":
+        why = "runtime=local is set" + (" although there is 1 core" if cores < 2 else "")
+    actors, why_actors = _actors(config, cores)
+    roles = {"actor": 1, "learner": threads}
+    return Layout("local", actors, split(lanes, actors), config.learner.workers, roles, f"{why}; {why_actors}.")
 
 
 def split(lanes: int, actors: int) -> tuple[int, ...]:
@@ -51,32 +46,28 @@ def split(lanes: int, actors: int) -> tuple[int, ...]:
     return tuple(each + (i < rest) for i in range(actors))
 
 
-def _why_sequential(config: Config, is_lockstep: bool) -> str:
+def _why_sequential(config: Config, cores: int) -> str:
+    """Empty if actors and learner run side by side."""
     if config.runtime == "sequential":
-        why = "runtime=sequential is set"
-    elif is_lockstep:
-        why = f"algo={config.algo} learns from what its current policy just did"
-    else:
-        why = "There is only 1 core"
-    return f"{why}; one process acts and learns in turn."
+        return "runtime=sequential is set"
+    if config.runtime == "auto" and find_algo(config.algo).is_lockstep:
+        return f"algo={config.algo} learns from what its current policy just did"
+    return "There is only 1 core" if config.runtime == "auto" and cores < 2 else ""
 
 
-def _why_local(config: Config, cores: int) -> str:
-    if config.runtime == "local":
-        return "runtime=local is set" + (" although there is 1 core" if cores < 2 else "")
-    return f"There are {cores} cores, so actors and learner run side by side"
-
-
-def _why_actors(config: Config, cores: int, actors: int) -> str:
+def _actors(config: Config, cores: int) -> tuple[int, str]:
+    """How many, and why."""
     lanes, asked = config.world.lanes, config.local.actors
+    if asked > lanes:
+        return lanes, f"of local.actors={asked} only {lanes} have one of the {lanes} lanes"
     if asked:
-        if actors < asked:
-            return f"of local.actors={asked} only {actors} have one of the {lanes} lanes"
-        return f"local.actors={asked} is set"
-    if config.world.kind == "pool":
-        return "one actor serves the workers of its pool"
-    if actors == cores > 1:
-        return "one actor per core, because the learner sleeps while they act"
-    if actors < cores - 1:
-        return f"one actor for each of the {lanes} lanes"
-    return "one actor shares the core with the learner" if cores < 2 else "one actor per core but the learner's"
+        return asked, f"local.actors={asked} is set"
+    if config.world.kind == "pool":  # its workers keep the cores busy
+        return 1, "one actor serves the workers of its pool"
+    if cores < 2:
+        return 1, "one actor shares the core with the learner"
+    if find_algo(config.algo).is_lockstep and lanes >= LANES_WORTH_AN_ACTOR * cores:
+        return cores, "one actor per core, because the learner sleeps while they act"
+    if lanes < cores - 1:
+        return lanes, f"one actor for each of the {lanes} lanes"
+    return cores - 1, "one actor per core but the learner's"

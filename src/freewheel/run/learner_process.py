@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from freewheel.errors import CheckpointError, FreewheelError, RoleLost
-from freewheel.learners.target_process import TargetFeed
 from freewheel.machine.compile_decision import Comparison
 from freewheel.memory.counts import WAIT_S
 from freewheel.report.phases import COUNTERS, GAUGES, PHASES
@@ -139,7 +138,7 @@ class LearnerProcess:
         every, steps = self.plan.config.checkpoint.every_steps, self.plan.counts.steps
         if every and steps // every > self.saver.newest_step // every and not self.saver.is_busy:
             self.page.enter(CHECKPOINT)
-            self.saver.start(*self._gathered())
+            self.saver.save(*self._gathered(), {}, in_background=True)
         now = time.monotonic()
         is_first = self.learner.last is not None and not self._has_reported  # a short run ends before the next report
         if now >= self._report_due or is_first:
@@ -199,7 +198,7 @@ class LearnerProcess:
             self.workers.go_on()
             return
         if self.policy.targets is not None and self.learner.targets is None:
-            self.learner.use_targets(TargetFeed(self.policy.targets))
+            self.learner.use_targets(self.policy.targets)
         self.channel.send({"compiled": True})
 
     def _tell_saved(self) -> None:

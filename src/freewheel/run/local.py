@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from freewheel.run.plan import FIRST_LEARNER, SUPERVISOR, Plan
 from freewheel.run.reporter import Reporter, policy_metrics, run_metrics
 from freewheel.run.role_process import RoleProcess
 from freewheel.run.supervisor import Supervisor
+from freewheel.store import disk
 from freewheel.store.checkpoint import Checkpoint, sweep
 from freewheel.store.load import Trained, part_of
 
@@ -37,7 +38,7 @@ class Local:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.config = plan, plan.config
         self.paces = [build_pace(plan, policy, policy.algo()) for policy in plan.policies]
-        self._windows = [Window() for _ in plan.policies]
+        self.windows = [Window() for _ in plan.policies]
         self._usage = Usage()
         self._metrics_of: list[dict[str, float]] = [{} for _ in plan.policies]
         self._warmup_s = 0.0
@@ -65,14 +66,11 @@ class Local:
         plan = self.plan
         state.restore_counts(plan, checkpoint)
         notes = ["every lane begins a new episode"]
-        for policy, pace, window in zip(plan.policies, self.paces, self._windows, strict=True):
+        for policy, pace, window in zip(plan.policies, self.paces, self.windows, strict=True):
             _, saved = part_of(checkpoint, policy.name)
             if saved.get("episodes"):
                 window.set_state(saved["episodes"])
-            name = f"{policy.name}-replay.bin" if policy.name else "replay.bin"
-            has_rows = name in checkpoint.files
-            if has_rows:
-                policy.lanes.restore(checkpoint.path_of(name))
+            has_rows = state.restore_rows(policy, checkpoint, "replay.bin")
             notes += pace.resume(saved, policy.lanes if has_rows else None)
             policy.pace_state = pace.counted_from()
         return "; ".join(dict.fromkeys(notes))
@@ -88,10 +86,12 @@ class Local:
             self.account = self._add_up()
         finally:
             supervisor.close()
-            package.sweep()
+            # After roles that were killed while they saved or compiled.
+            with contextlib.suppress(OSError):
+                disk.sweep(package.folder())
             for policy in self.plan.policies:
                 with contextlib.suppress(OSError):
-                    sweep(policy.checkpoints(self.plan))  # after a learner that was killed while it saved
+                    sweep(policy.checkpoints(self.plan))
         self._reporter.log(self.account.metrics())
         if self._error is not None:
             raise self._error
@@ -115,10 +115,6 @@ class Local:
                 one.decide()
         self._look()
 
-    def return_means(self) -> list[float | None]:
-        """The mean return of each policy."""
-        return [window.mean for window in self._windows]
-
     def trained(self) -> list[Trained]:
         """The policies with the last published weights."""
         found = []
@@ -128,9 +124,9 @@ class Local:
             found.append(Trained(acting.algo, acting.net, policy.config))
         return found
 
-    def metrics(self) -> dict[str, float]:
-        pairs = zip(self.plan.policies, self._metrics_of, strict=True)
-        return {f"{policy.prefix}{name}": value for policy, own in pairs for name, value in own.items()}
+    def metrics(self) -> list[dict[str, float]]:
+        """Of the newest update of each policy."""
+        return self._metrics_of
 
     def _receive(self, role: RoleProcess, message: Message) -> None:
         if "episodes" in message:
@@ -138,7 +134,7 @@ class Local:
         if "note" in message:
             self._reporter.note(message["note"])
         if "saved" in message:
-            self._call("on_checkpoint", Path(message["saved"]))
+            self._guarded(self._reporter.call, "on_checkpoint", Path(message["saved"]))
         if role.policy is None:  # an actor
             return
         if "metrics" in message:
@@ -153,19 +149,16 @@ class Local:
 
     def _finish(self, episodes: list[tuple[int, Episode]]) -> None:
         for index, episode in episodes:
-            self._windows[index].add(episode.ret)
-        self.moment.return_mean = self._windows[0].mean
-        self._guarded(lambda: self._reporter.finished(episodes, self.plan.policies))
+            self.windows[index].add(episode.ret)
+        self.moment.return_mean = self.windows[0].mean
+        self._guarded(self._reporter.finished, episodes, self.plan.policies)
 
-    def _call(self, name: str, *given: Any) -> None:
-        self._guarded(lambda: self._reporter.call(name, *given))
-
-    def _guarded(self, call: Any) -> None:
+    def _guarded(self, call: Callable[..., None], *given: Any) -> None:
         """An error in a callback ends the run, with a checkpoint."""
         if self._error is not None:
             return
         try:
-            call()
+            call(*given)
         except BaseException as error:
             self._error = error
             self.moment.stop()
@@ -177,12 +170,12 @@ class Local:
         moment.seconds = time.monotonic() - self.plan.began_s
         if steps != moment.step:
             moment.step = steps
-            self._call("on_step")
+            self._guarded(self._reporter.call, "on_step")
         if updates != moment.updates:
             if not self._warmup_s:  # the wait for the first rows is no fault of the actors
                 self._warmup_s = self.plan.ledger.snapshot(FIRST_LEARNER).phases_ns["wait_data"] / 1e9
             moment.updates = updates
-            self._call("on_update")
+            self._guarded(self._reporter.call, "on_update")
         if self._reporter.is_due():
             self._reporter.log(self._metrics())
             self._tell_episodes()
@@ -192,7 +185,7 @@ class Local:
 
     def _tell_episodes(self) -> None:
         """A learner saves the returns in its checkpoints."""
-        windows = [window.state() for window in self._windows]
+        windows = [window.state() for window in self.windows]
         for learner in self._supervisor.learners:
             self._supervisor.tell(learner, {"episodes": windows})
 
@@ -228,7 +221,7 @@ class Local:
             if policy.bootstraps is None:
                 more["train/sample_age"] = learner.gauges["sample_age"]
                 more |= {f"train/{name}": float(learner.counters[name]) for name in ("redraws", "stale_priorities")}
-            found |= policy_metrics(policy, pace, self._epsilon(i), self._windows[i].mean, self._metrics_of[i], more)
+            found |= policy_metrics(policy, pace, self._epsilon(i), self.windows[i].mean, self._metrics_of[i], more)
         return found
 
     def _add_up(self) -> Account:

@@ -79,14 +79,14 @@ def _by_policy(runtime: Runtime) -> dict[str, Any]:
     if len(plan.policies) == 1:
         return {}
     found = {}
-    for policy, pace, return_mean in zip(plan.policies, runtime.paces, runtime.return_means(), strict=True):
+    for policy, pace, window in zip(plan.policies, runtime.paces, runtime.windows, strict=True):
         counts = plan.counts.of(policy.index)
         found[policy.name] = {
             "algo": policy.config.algo,
             "steps": counts.steps,
             "updates": counts.updates,
             "ratio": round(pace.achieved(), 4),
-            "return_mean": return_mean,
+            "return_mean": window.mean,
         }
     return {"policies": found}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -128,7 +127,6 @@ class Plan:
     ledger: Ledger
     checkpoints: Path = field(default_factory=Path)
     began_s: float = field(default_factory=time.monotonic)  # all processes share this clock
-    parent: int = field(default_factory=os.getpid)
     owner: str = field(default_factory=owner_id)
     notes: list[str] = field(default_factory=list)  # what was chosen, and why
     resumed_at: int = 0  # the step at which the run was resumed

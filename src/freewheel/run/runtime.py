@@ -118,7 +118,7 @@ def _settle(plan: Plan, policy: PolicyPlan) -> None:
     if learner.precision != "auto" or not has_images(algo.net):
         numbers = precision.choose(learner.precision, policy.device.partition(":")[0])
     cores = max(num_cores() - plan.layout.actors, 1) if algo.shares_cores else num_cores()
-    form = update_trial.choose(plan, policy, algo.net, algo.batch_rows, cores, numbers.chosen)
+    form = update_trial.choose(plan, policy, algo, cores, numbers.chosen)
     policy.form, policy.form_key = form.chosen, form.key
     plan.notes += [reason for reason in (form.reason, numbers.reason) if reason]
     if is_apart or policy.device == "cpu":

@@ -39,6 +39,7 @@ class Sequential:
                 learner.update.compile(*learner.memory.example())
             learner.begin(is_again=False)
         self.paces = [learner.pace for learner in self.learners]
+        self.windows = [group.episodes.window for group in self.actor.groups]
         self.account: Account | None = None
         self._usage = Usage()
 
@@ -83,18 +84,13 @@ class Sequential:
         except CheckpointError as error:
             self._reporter.note(f"CheckpointError: {error}")
 
-    def return_means(self) -> list[float | None]:
-        """The mean return of each policy."""
-        return [group.episodes.window.mean for group in self.actor.groups]
-
     def trained(self) -> list[Trained]:
         """The policies with their current weights."""
         return [Trained(one.algo, one.update.passes.eval_net, one.config) for one in self.learners]
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> list[dict[str, float]]:
         """Of the newest update of each policy."""
-        pairs = zip(self.plan.policies, self.learners, strict=True)
-        return {f"{policy.prefix}{name}": value for policy, one in pairs for name, value in one.metrics().items()}
+        return [learner.metrics() for learner in self.learners]
 
     def _turn(self) -> None:
         """Ends when all lanes have their actions: a checkpoint can be saved between turns."""
@@ -115,7 +111,7 @@ class Sequential:
         self._page.enter(REPORT)
         moment.step = self.plan.counts.steps
         moment.seconds = time.monotonic() - self._began
-        moment.return_mean = self.actor.groups[0].episodes.window.mean
+        moment.return_mean = self.windows[0].mean
         if self.actor.finished:
             self._reporter.finished(self.actor.take_finished(), self.plan.policies)
         if is_new:

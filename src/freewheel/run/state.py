@@ -25,16 +25,16 @@ def write(plan: Plan, learners: Sequence[Learner], actor: Actor, steps: int, sec
     """Saves a checkpoint between two turns."""
     tensors, state = gather(plan, learners, actor, steps, seconds)
     files = {
-        file_of(policy, learner): policy.lanes.save
+        file_of(policy, learner.memory.file): policy.lanes.save
         for policy, learner in zip(plan.policies, learners, strict=True)
         if learner.memory.is_always_saved or policy.config.checkpoint.replay
     }
     return save(plan.checkpoints, steps, tensors, state, files, keep=plan.config.checkpoint.keep)
 
 
-def file_of(policy: PolicyPlan, learner: Learner) -> str:
-    """The file with a policy's rows."""
-    return f"{policy.name}-{learner.memory.file}" if policy.name else str(learner.memory.file)
+def file_of(policy: PolicyPlan, name: str) -> str:
+    """The file with a policy's rows, which a single policy has under `name`."""
+    return f"{policy.name}-{name}" if policy.name else name
 
 
 def gather(
@@ -95,6 +95,14 @@ def restore_counts(plan: Plan, checkpoint: Checkpoint) -> None:
         policy.dials.set_state(_dials_of(policy, state))
 
 
+def restore_rows(policy: PolicyPlan, checkpoint: Checkpoint, name: str) -> bool:
+    """Whether the checkpoint has the policy's rows."""
+    path = checkpoint.files.get(file_of(policy, name))
+    if path is not None:
+        policy.lanes.restore(path)
+    return path is not None
+
+
 def _dials_of(policy: PolicyPlan, state: Mapping[str, Any]) -> dict[str, float]:
     """The saved dials. A new explore.override goes before the saved epsilon, and stays when the run is resumed again."""
     found = dict(state.get("dials", {}))
@@ -138,10 +146,7 @@ def _restore_group(
         group.history.set_state({name: tensor.numpy() for name, tensor in under("history.", tensors).items()})
     group.episodes.set_state(state["episodes"])
     group.episodes.forget_running(np.setdiff1d(np.arange(group.group.num_lanes), exact))
-    name = file_of(policy, learner)
-    has_rows = name in checkpoint.files
-    if has_rows:
-        policy.lanes.restore(checkpoint.path_of(name))
+    has_rows = restore_rows(policy, checkpoint, learner.memory.file)
     if has_rows or "replay" in state:
         learner.memory.set_state(state)
     group.writer = policy.lanes.writer(go_on=exact if has_rows else ())

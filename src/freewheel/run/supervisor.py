@@ -19,7 +19,7 @@ from freewheel.report.account import RoleTime
 from freewheel.report.phases import PHASES
 from freewheel.report.usage import Processes
 from freewheel.run.channel import Message
-from freewheel.run.entry import COMPILE, FINAL, ONLY_FIND
+from freewheel.run.entry import COMPILE, ONLY_FIND
 from freewheel.run.plan import FIRST_LEARNER, Plan
 from freewheel.run.role_process import RoleProcess, running_phase
 
@@ -45,7 +45,12 @@ class Supervisor:
         policies = range(len(plan.policies))
         self.learners = [RoleProcess(plan, "learner", i, 0, FIRST_LEARNER + i) for i in policies]
         self.actors = [RoleProcess(plan, "actor", None, i, plan.first_actor + i) for i in range(plan.layout.actors)]
-        self.workers: list[list[RoleProcess]] = [[] for _ in policies]
+        self.workers = [
+            [RoleProcess(plan, "worker", policy.index, i, None) for i in range(1, policy.workers.num_workers)]
+            if policy.workers is not None
+            else []
+            for policy in plan.policies
+        ]
         self.compilers = [RoleProcess(plan, "compiler", i, 0, None) for i in policies]
         self.targets = [RoleProcess(plan, "target", i, 0, None) for i in policies]
         self.before_last: Callable[[], None] = lambda: None  # called when all actors have ended
@@ -81,22 +86,17 @@ class Supervisor:
 
     def start_workers(self, policy: int) -> None:
         """Starts the gradient workers of a policy's learner."""
-        memory = self.plan.policies[policy].workers
-        assert memory is not None
-        own = self.workers[policy]
-        if not own:
-            own += [RoleProcess(self.plan, "worker", policy, i, None) for i in range(1, memory.num_workers)]
-        for role in own:
+        for role in self.workers[policy]:
             if not role.is_alive:
                 self._start(role)
 
     def replace_late(self, policy: int, index: int) -> None:
         """Replaces a worker whose gradient is late."""
-        for role in self.workers[policy]:
-            if role.index == index and role.is_alive:
-                self._kill(role, "gave no gradient in time and is replaced")
-            elif role.index == index:  # it ended without an error, and the learner would wait for it forever
-                self._start(role)
+        role = self.workers[policy][index - 1]  # worker 0 is the learner
+        if role.is_alive:
+            self._kill(role, "gave no gradient in time and is replaced")
+        else:  # it ended without an error, and the learner would wait for it forever
+            self._start(role)
 
     def compile(self, policy: int, only_find: bool = False) -> None:
         """Starts a process that compiles a learner's update, or only looks for one that an earlier run compiled."""
@@ -228,7 +228,7 @@ class Supervisor:
         count = len(role.deaths)
         if role in self.targets and (count > restarts or why is not None):  # the learner does not wait for it
             self._note(f"{role.name} {how}; training continues without it.{error}")
-        elif why is not None and (why.is_final or code == FINAL):
+        elif why is not None and why.is_final:
             self._give_up(why.error(role.name))
         elif count > restarts:
             last = error or f" it {how}."
@@ -286,7 +286,8 @@ class Supervisor:
         if not learner.is_alive:
             return
         # A learner with gradient workers uses more than one core.
-        if any(self.workers) and self.plan.config.local.pin == "auto":
+        has_workers = any(role.is_alive for own in self.workers for role in own)
+        if has_workers and self.plan.config.local.pin == "auto":
             self._own_core.end([learner.pid, *others])
         else:
             self._own_core.look(learner.pid, others, now)

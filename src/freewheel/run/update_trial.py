@@ -1,14 +1,13 @@
-"""Measures the forms of an update in a throwaway process, with the run's own network and batch size."""
+"""Chooses the form of an update: measured in a throwaway process, with the run's own network and batch size."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from freewheel.machine import trial
 from freewheel.machine import update_form as forms
@@ -25,15 +24,35 @@ LEAST_ROUNDS, BUDGET_S = 2, 8.0
 # A form that takes this many times as long as the best is dropped.
 HOPELESS = 1.5
 TIMEOUT_S = 60.0
+# Above this load per core before the trial, the result may be different another time and is not kept.
+BUSY_SHARE = 0.5
 
 
-def choose(plan: Plan, policy: PolicyPlan, net: nn.Module, batch_rows: int, cores: int, chosen: str) -> Choice[Form]:
-    """The form of a policy's updates; `chosen` is the precision, unless the settings leave it open."""
-    learner, device = policy.config.learner, policy.device.partition(":")[0]
-    open_forms = forms.candidates(learner, net, cores, device, chosen)
-    key = forms.key_of(net, batch_rows // learner.accumulate, open_forms, policy.spaces.obs, policy.device)
-    num_updates = policy.num_updates(plan.config.steps)
-    return forms.choose(learner, num_updates, open_forms, key, partial(try_forms, plan, policy), cores)
+def choose(plan: Plan, policy: PolicyPlan, algo: Any, cores: int, chosen: str) -> Choice[Form]:
+    """The fastest form of a policy's updates, from the cache, or measured if the run is long enough.
+
+    `chosen` is the precision, unless the settings leave it open.
+    """
+    config, device = policy.config.learner, policy.device.partition(":")[0]
+    open_forms = forms.candidates(config, algo.net, cores, device, chosen)
+    key = forms.key_of(algo.net, algo.batch_rows // config.accumulate, open_forms, policy.spaces.obs, policy.device)
+    first = open_forms[0]
+    if len(open_forms) == 1:
+        return Choice(first, key=key)
+    measured = trial.recall(key, open_forms)
+    if measured is None or not measured.times[first]:
+        if policy.num_updates(plan.config.steps) < forms.LEAST_UPDATES:
+            is_asked = config.precision == "auto"
+            return Choice(first, f"The update uses {first}: the run is too short for a trial." * is_asked, key=key)
+        load = os.getloadavg()[0]
+        measured = try_forms(plan, policy, open_forms)
+        if not measured.times[first]:  # the first form failed, so the trial says nothing about the others
+            return Choice(first, f"The update uses {first}: the trial failed ({measured.failure}).", key=key)
+        if load <= BUSY_SHARE * cores:
+            trial.remember(key, measured)
+    best = forms.fastest(measured.times, config.compile != "off")
+    reason = f"The update uses {best}, by the time of one gradient: {forms.sentence(measured)}{measured.suffix}."
+    return Choice(best, reason, measured.times, key)
 
 
 def try_forms(plan: Plan, policy: PolicyPlan, open_forms: Sequence[Form]) -> Measured[Form]:

@@ -46,22 +46,15 @@ WriteFile = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint. `warnings` says which newer ones are damaged, and why. `files` are the added files by name."""
+    """A complete checkpoint. `warnings` says which newer ones are damaged, and why. `files` are the added files by name,
+    whose checksums were right when it was loaded."""
 
     path: Path
     step: int
     tensors: dict[str, torch.Tensor]
     state: dict[str, Any]
     files: dict[str, Path]
-    version: str
     warnings: tuple[str, ...] = ()
-
-    def path_of(self, name: str) -> Path:
-        """An added file. Its checksum was right when the checkpoint was loaded."""
-        if name not in self.files:
-            have = ", ".join(self.files) or "no added files that were checked"
-            raise CheckpointError(f"checkpoint {self.path} has no {name}; it has {have}.")
-        return self.files[name]
 
 
 def save(
@@ -78,28 +71,24 @@ def save(
     """
     _check_names(files or {}, step, keep)
     final = folder / f"step-{step:09d}"
-    temp = disk.temp_in(folder)
     blobs = {TENSORS: _encode_tensors(tensors), STATE: _encode_state(state)}
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         sweep(folder)
-        os.mkdir(temp, 0o700)
-        for name, data in blobs.items():
-            disk.write_new(temp / name, data)
-            reach("ckpt-write")
-        for name, write in (files or {}).items():
-            write(temp / name)
-        disk.write_new(temp / MANIFEST, _manifest(temp, step, [*blobs, *(files or {})]))
-        reach("ckpt-fsync")
-        disk.sync_folder(temp)
-        _put_in_place(temp, final)
+        with disk.temp_folder(folder) as temp:
+            for name, data in blobs.items():
+                disk.write_new(temp / name, data)
+                reach("ckpt-write")
+            for name, write in (files or {}).items():
+                write(temp / name)
+            disk.write_new(temp / MANIFEST, _manifest(temp, step, [*blobs, *(files or {})]))
+            reach("ckpt-fsync")
+            disk.sync_folder(temp)
+            _put_in_place(temp, final)
         reach("ckpt-dirsync")
         disk.sync_folder(folder)
-    except BaseException as error:
-        disk.remove(temp)
-        if isinstance(error, (OSError, CheckpointError)):
-            raise CheckpointError(_why_not_saved(final, error)) from error
-        raise
+    except (OSError, CheckpointError) as error:
+        raise CheckpointError(_why_not_saved(final, error)) from error
     _rotate(folder, step, keep)
     return final
 
@@ -107,7 +96,7 @@ def save(
 def load_newest(folder: Path, with_files: bool = True) -> Checkpoint:
     """The newest complete checkpoint of a folder. Its `warnings` name newer ones that are damaged.
 
-    Without `with_files` the added files are not checked, and `path_of` refuses them: a policy does not need its replay.
+    Without `with_files` the added files are neither checked nor listed: a policy does not need its replay.
     """
     warnings: list[str] = []
     for path in list_checkpoints(folder):
@@ -272,7 +261,7 @@ def _load(path: Path, folder_fd: int, with_files: bool) -> Checkpoint:
     for name in added:
         with disk.open_file(name, folder_fd) as (fd, size):
             _check_sum(name, fd, size, manifest["files"][name])
-    return Checkpoint(path, step, tensors, state, {name: path / name for name in added}, manifest["freewheel"])
+    return Checkpoint(path, step, tensors, state, {name: path / name for name in added})
 
 
 def _read_manifest(folder_fd: int) -> dict[str, Any]:

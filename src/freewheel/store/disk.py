@@ -33,6 +33,18 @@ def temp_in(folder: Path) -> Path:
     return folder / f".tmp-{os.getpid()}-{secrets.token_hex(4)}"
 
 
+@contextmanager
+def temp_folder(parent: Path) -> Iterator[Path]:
+    """A new folder that is gone afterwards, unless it was renamed. Only its owner can read it."""
+    parent.mkdir(parents=True, exist_ok=True)
+    temp = temp_in(parent)
+    try:
+        os.mkdir(temp, 0o700)
+        yield temp
+    finally:
+        remove(temp)
+
+
 def sweep(folder: Path, own: bool = False) -> None:
     """Removes unfinished files of dead processes, and with `own` of this process."""
     for name in os.listdir(folder):
@@ -155,9 +167,3 @@ def parse_json(name: str, data: bytes) -> Any:
 def count_values(data: bytes) -> int:
     """An upper bound of the values in JSON text; commas and brackets in strings count too."""
     return data.count(b",") + data.count(b"[") + data.count(b"{")
-
-
-def read_json(path: Path, most_bytes: int) -> Any:
-    """A small JSON file; errors name the file but not its folder."""
-    with open_folder(path.parent) as fd:
-        return parse_json(path.name, read_bytes(path.name, fd, most_bytes))

@@ -140,23 +140,19 @@ def new_run(root: Path, env: str, algo: str, seed: int, config: Mapping[str, Any
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started_s))
     stem = f"{_plain(env)}-{_plain(algo)}-{seed}-{stamp}"
     identity = {"env": env, "algo": algo, "seed": seed, "started_s": started_s, "freewheel": version("freewheel")}
-    temp = disk.temp_in(root)
     try:
         root.mkdir(parents=True, exist_ok=True)
         disk.sweep(root)
-        os.mkdir(temp, 0o700)
-        disk.write_new(temp / IDENTITY, _text(identity))
-        disk.write_new(temp / CONFIG, _text(config))
-        os.mkdir(temp / "checkpoints", 0o700)
-        path = _claim(temp, root, stem)
+        with disk.temp_folder(root) as temp:
+            disk.write_new(temp / IDENTITY, _text(identity))
+            disk.write_new(temp / CONFIG, _text(config))
+            os.mkdir(temp / "checkpoints", 0o700)
+            path = _claim(temp, root, stem)
         disk.sync_folder(root)
-    except BaseException as error:
-        disk.remove(temp)
-        if isinstance(error, OSError):
-            raise ConfigError(
-                f"no run folder can be made in {root.absolute()}: {error.strerror or error}. Choose another place for runs."
-            ) from error
-        raise
+    except OSError as error:
+        raise ConfigError(
+            f"no run folder can be made in {root.absolute()}: {error.strerror or error}. Choose another place for runs."
+        ) from error
     return RunFolder(path, env, algo, seed, started_s)
 
 
@@ -237,7 +233,8 @@ def _read_run(path: Path) -> RunFolder:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        value = disk.read_json(path, MOST_JSON_BYTES)
+        with disk.open_folder(path.parent) as fd:
+            value = disk.parse_json(path.name, disk.read_bytes(path.name, fd, MOST_JSON_BYTES))
     except CheckpointError as error:
         raise CheckpointError(f"run {path.parent}: {error}") from None
     if not isinstance(value, dict):

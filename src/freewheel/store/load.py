@@ -71,8 +71,10 @@ class Policy:
         seen = self._stacked(batch)
         if (refused := self._acting.refuse(batch)) is not None:
             raise EnvError(f"observation {refused[0]} has {refused[1]}. Allow at least one, or end the episode there.")
-        actions = unflatten("action", self.action_space, self._acting.greedy(seen))
-        return _first(actions) if is_single else actions
+        actions = self._acting.greedy(seen)
+        if is_single:  # as `step` takes it
+            actions = {name: rows[0].item() if rows.ndim == 1 else rows[0] for name, rows in actions.items()}
+        return unflatten("action", self.action_space, actions)
 
     def _stacked(self, batch: dict[str, Array]) -> dict[str, Array]:
         if self.config.world.stack == 1:
@@ -83,15 +85,6 @@ class Policy:
         first = np.full(count, self._is_first)
         self._is_first = False
         return self._history.push(np.arange(count), batch, first)
-
-
-def _first(actions: Any) -> Any:
-    """The first of a batch of actions, as `step` takes it."""
-    if isinstance(actions, dict):
-        return {name: _first(part) for name, part in actions.items()}
-    if isinstance(actions, tuple):
-        return tuple(_first(part) for part in actions)
-    return actions[0].item() if actions.ndim == 1 else actions[0]
 
 
 def load_policy(path: str | Path, root: Path = DEFAULT_ROOT, body: Any = None, name: str = "") -> Policy:

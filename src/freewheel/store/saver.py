@@ -34,19 +34,19 @@ class Saver:
     def is_busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def start(self, step: int, tensors: Tensors, state: State) -> None:
-        """Copies the tensors now and writes later."""
-        given: tuple[Any, ...] = (step, {name: tensor.detach().clone() for name, tensor in tensors.items()}, state, {})
+    def save(
+        self, step: int, tensors: Tensors, state: State, files: Mapping[str, WriteFile], in_background: bool = False
+    ) -> None:
+        """Writes now, or later from copies of the tensors."""
         self.close()
         self.newest_step = step
+        if not in_background:
+            self._write(step, tensors, state, files)
+            return
+        copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        given = (step, copies, state, files)
         self._thread = threading.Thread(target=self._write, args=given, name="fw-saver", daemon=True)
         self._thread.start()
-
-    def save(self, step: int, tensors: Tensors, state: State, files: Mapping[str, WriteFile]) -> None:
-        """Writes now."""
-        self.close()
-        self.newest_step = step
-        self._write(step, tensors, state, files)
 
     def finished(self) -> list[dict[str, Any]]:
         """Messages about checkpoints that were saved or failed since the last call."""

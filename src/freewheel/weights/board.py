@@ -12,28 +12,28 @@ from freewheel.memory.segment import Segment, Shared
 
 # Tries to copy the newest version. The learner would have to publish into all slots during each copy to make them all fail.
 FETCHES = 1000
+SLOTS = 3
 
 
 class Board(Shared):
-    """`slots` versions of one flat vector in shared memory.
+    """`SLOTS` versions of one flat vector in shared memory.
 
     Publishing is one copy and never waits; fetching is one copy of the newest whole version. The first version published is
     `first_version + 1`. One publisher at a time.
     """
 
-    handed = ("num_bytes", "slots", "segment")
+    handed = ("num_bytes", "segment")
 
-    def __init__(self, num_bytes: int, *, slots: int = 3, first_version: int = 0) -> None:
-        if num_bytes < 1 or slots < 3:
-            raise ConfigError(f"num_bytes={num_bytes} must be at least 1 and slots={slots} at least 3.")
+    def __init__(self, num_bytes: int, *, first_version: int = 0) -> None:
+        if num_bytes < 1:
+            raise ConfigError(f"num_bytes={num_bytes} must be at least 1.")
         self.num_bytes = num_bytes
-        self.slots = slots
-        needed = _core.Board.num_bytes(slots, num_bytes)
+        needed = _core.Board.num_bytes(SLOTS, num_bytes)
         self.segment = Segment.create(needed, "the weight board", "Train a smaller network.")
         self._open(first_version)
 
     def _open(self, format_at: int | None = None) -> None:
-        self.core = _core.Board.make(self.segment.core, self.slots, self.num_bytes, format_at=format_at)
+        self.core = _core.Board.make(self.segment.core, SLOTS, self.num_bytes, format_at=format_at)
 
     @property
     def version(self) -> int:
@@ -75,17 +75,14 @@ class Publisher:
         self._every_updates, self._every_s = every_updates, every_s
         self._due_s, self._published_at = 0.0, -1
 
-    @property
-    def version(self) -> int:
-        return self.board.version
-
     def is_due(self, updates: int) -> bool:
         return updates - self._published_at >= self._every_updates or time.monotonic() >= self._due_s
 
-    def publish(self, weights: torch.Tensor, updates: int) -> None:
-        self.board.publish(weights)
+    def publish(self, weights: torch.Tensor, updates: int) -> int:
+        """Gives the version."""
         self.num_published += 1
         self._published_at, self._due_s = updates, time.monotonic() + self._every_s
+        return self.board.publish(weights)
 
 
 class Fetcher:
@@ -93,7 +90,7 @@ class Fetcher:
 
     def __init__(self, board: Board, vector: torch.Tensor) -> None:
         self.board, self.vector = board, vector
-        self.version = self.num_fetched = 0
+        self.version = 0
 
     @property
     def lag(self) -> int:
@@ -108,7 +105,6 @@ class Fetcher:
             found = self.board.fetch(self.vector)
             if found is not None:
                 self.version = found
-                self.num_fetched += 1
                 return True
         raise RoleLost(
             f"an actor was overtaken {FETCHES} times by new weights while it copied them. Publish less often "

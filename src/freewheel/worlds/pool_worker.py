@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import json
-import multiprocessing
-import os
-import select
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +14,7 @@ from typing import Any
 import gymnasium
 
 from freewheel.errors import EnvError, Trouble
+from freewheel.machine import process
 from freewheel.spec import Space
 from freewheel.worlds.check import close_all
 from freewheel.worlds.inline import InlineWorld
@@ -33,8 +27,6 @@ Make = Callable[[], gymnasium.Env[Any, Any]]
 HOLD_S = 0.0005
 SLOW_RESET_S = HOLD_S / 4
 IDLE_S = 3600.0
-PR_SET_PDEATHSIG = 1
-F_SETSIG = 10  # fcntl has no name for it before Python 3.13
 
 _telling = threading.Lock()
 
@@ -55,7 +47,7 @@ class Task:
 
 def main(task: Task, table: Table, end: Connection) -> None:
     """A worker's process from its first instruction to its last; never returns."""
-    _begin(task.group)
+    process.begin(task.group)
     workers = [Stepper(task, table, thread) for thread in task.threads]
     if len(workers) == 1:
         _run(workers[0], end)  # some envs work in the main thread only
@@ -65,10 +57,7 @@ def main(task: Task, table: Table, end: Connection) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(any(worker.has_failed for worker in workers))  # without waiting for threads that an env left running
+    process.leave(any(worker.has_failed for worker in workers))
 
 
 def _run(stepper: Stepper, end: Connection) -> None:
@@ -194,29 +183,3 @@ class Stepper:
             )
 
 
-def _begin(group: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    with contextlib.suppress(OSError):
-        os.setpgid(0, group)  # a signal to the pool's group reaches this process and all that the env started
-    _die_with_parent()
-
-
-def _die_with_parent() -> None:
-    """The kernel kills this process when the pool's process is gone, even while the env holds the interpreter.
-
-    The parent of this process is the forkserver, not the pool. But only the pool holds the other end of the sentinel's pipe.
-    """
-    if sys.platform != "linux":
-        return
-    libc: Any = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    pool = multiprocessing.parent_process()
-    assert pool is not None
-    pipe: int = pool.sentinel
-    fcntl.fcntl(pipe, F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([pipe], [], [], 0)[0]:  # the pool was gone already
-        os._exit(1)
