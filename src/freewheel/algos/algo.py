@@ -51,7 +51,6 @@ class Defaults:
     Settings: ClassVar[type[Config]] = Config
     defaults: ClassVar[Mapping[str, Any]] = {}
     preset_sections: ClassVar[Sequence[str]] = ()
-    ranges: ClassVar[Mapping[str, tuple[float | None, float | None]]] = {}
     is_lockstep: ClassVar[bool] = False
     dials: ClassVar[Sequence[str]] = ("lr",)  # numbers that may change while it runs
     can_sample: ClassVar[bool] = False  # has a stochastic policy

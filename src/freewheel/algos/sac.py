@@ -7,7 +7,7 @@ state; the actor learns to raise min Q - alpha * log pi; the temperature keeps t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from freewheel.actors.sample_policy import SamplePolicy
 from freewheel.algos.algo import Defaults, Outcome, Params, seeded
 from freewheel.algos.from_replay import FromReplay, ReplaySettings, check_replay, unused_replay
+from freewheel.config.ranges import NotNegative, Range, Share
 from freewheel.contracts import Batch, Draws, Forward, Hyper, Loss, ParamGroup, Seed, Spaces
 from freewheel.errors import ConfigError
 from freewheel.memory.dials import Dials
@@ -25,13 +26,13 @@ from freewheel.nets.soft_actor_critic import SoftActorCritic, SquashedGaussian
 class SACConfig:
     """SAC."""
 
-    gamma: float = 0.99
+    gamma: Share = 0.99
     """Discount factor per step."""
 
-    n_step: int = 1
+    n_step: Annotated[int, Range(1, 1000)] = 1
     """n-step returns: sum the rewards of this many steps before bootstrapping."""
 
-    alpha: float = 1.0
+    alpha: Annotated[float, Range(1e-8, 1e3)] = 1.0
     """Initial temperature: the weight of the entropy against the return."""
 
     learn_alpha: bool = True
@@ -40,10 +41,10 @@ class SACConfig:
     target_entropy: float | None = None
     """Target entropy in nats; not set: minus the number of action dimensions."""
 
-    actor_lr: float = 0.0
+    actor_lr: NotNegative = 0.0
     """Learning rate of the actor, constant; 0 uses learner.lr with its schedule."""
 
-    alpha_lr: float = 0.0
+    alpha_lr: NotNegative = 0.0
     """Learning rate of the temperature, constant; 0 uses learner.lr with its schedule."""
 
 
@@ -67,13 +68,6 @@ class Algorithm(FromReplay, Defaults):
         "learner.target_every_updates": 1,
         "replay.rows": 1_000_000,
         "local.publish_every_updates": 1,
-    }
-    ranges = {  # noqa: RUF012
-        "sac.gamma": (0, 1),
-        "sac.n_step": (1, 1000),
-        "sac.alpha": (1e-8, 1e3),
-        "sac.actor_lr": (0, None),
-        "sac.alpha_lr": (0, None),
     }
     section = "sac"
     can_sample = True
