@@ -72,6 +72,8 @@ def _check_net(config: Config) -> None:
     for name in ("hidden", "channels", "kernels", "strides"):
         if any(width < 1 for width in getattr(net, name)):
             raise ConfigError(f"net.{name}={getattr(net, name)} must be numbers of at least 1.")
+    if net.body in ("auto", "cnn", "impala") and not net.channels:
+        raise ConfigError(f"net.channels is empty; net.body={net.body} has a convolution for each. Give at least one.")
     if net.body != "impala" and len({len(net.channels), len(net.kernels), len(net.strides)}) != 1:
         raise ConfigError(
             f"net.channels={net.channels}, net.kernels={net.kernels} and net.strides={net.strides} must have the "
