@@ -28,9 +28,12 @@ def run(
     ratio: float = 32.0,
     is_free: bool = False,
     warmup_s: float = 0.0,
+    fewer_updates: str = "learner.ratio",
 ) -> Account:
     roles = [role("actor", actor, "actor 0"), role("learner", learner)]
-    return account(roles, ratio_target=32.0, ratio=ratio, is_free=is_free, warmup_s=warmup_s)
+    return account(
+        roles, ratio_target=32.0, ratio=ratio, is_free=is_free, warmup_s=warmup_s, fewer_updates=fewer_updates
+    )
 
 
 BUSY_ACTOR = {"env": 80.0, "infer": 17.0, "write": 2.0, "fetch": 1.0}
@@ -75,10 +78,17 @@ def test_the_learner_binds() -> None:
     assert found.binds == "learner"
     assert found.verdict == (
         "The learner binds: 96 % of its time went to updates, and the actors waited 71 % of their time for it. "
-        "To go faster: compile updates (--compile on) if they are eager, make fewer per step (--learner.ratio, "
-        "--ppo.epochs), or use a smaller network."
+        "To go faster: compile updates (--compile on) if they are eager, make fewer per step (--learner.ratio), "
+        "or use a smaller network."
     )
     assert found.warnings == ()
+
+
+def test_the_advice_names_only_settings_of_the_algorithm() -> None:
+    found = run(HELD_ACTOR, BUSY_LEARNER, fewer_updates="ppo.epochs")
+    assert "make fewer per step (--ppo.epochs), or use" in found.verdict
+    found = run(HELD_ACTOR, BUSY_LEARNER, fewer_updates="")
+    assert found.verdict.endswith("compile updates (--compile on) if they are eager, or use a smaller network.")
 
 
 def test_actors_bind_by_env_steps() -> None:

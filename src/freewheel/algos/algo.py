@@ -58,6 +58,7 @@ class Defaults:
     needs_bootstraps: ClassVar[bool] = False
     uses_mask: ClassVar[bool] = False  # reads the mask of allowed actions
     shares_cores: ClassVar[bool] = False  # its learner computes while all actors act
+    fewer_updates: ClassVar[str] = ""  # the setting for fewer updates per step, which the account advises
     outcome: ClassVar[Any] = Outcome
     extra: Mapping[str, ColumnSpec] = {}  # columns that its policy adds to a row
     lookahead: Lookahead | None = None

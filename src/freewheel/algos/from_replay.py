@@ -39,6 +39,7 @@ class FromReplay:
     extra: Any
     first_action = 0
     rows_are = "replay"
+    fewer_updates = "learner.ratio"
     section = "q"
 
     @property

@@ -118,6 +118,7 @@ class Algorithm(FromRollouts, Defaults):
     is_lockstep = True
     can_sample = True
     uses_mask = True
+    fewer_updates = "ppo.epochs"
     outcome = Outcome
     extra = {"log_prob": ("float32", ()), "value": ("float32", ())}  # noqa: RUF012
 
