@@ -125,20 +125,10 @@ class Algorithm(FromRollouts, Defaults):
     def __init__(self, config: Any, spaces: Spaces, seed: Seed, body: Any = None, loss: Any = None) -> None:
         super().__init__(config, spaces, seed)
         self.actions = actions_of(spaces.action)
-        self.net: ActorCritic = seeded(seed("net"), lambda: self._build(body))  # type: ignore[assignment]
-        self.groups = (ParamGroup("all", clip_norm=config.learner.clip_norm),)
-        self.losses = (Loss(self.loss),)
-        self.epochs, self.minibatches, self.target_kl = config.ppo.epochs, config.ppo.minibatches, config.ppo.target_kl
-        self.columns = ("log_prob", "advantage", "goal", *(("value",) if config.ppo.value_clip > 0 else ()))
-        self.obs_stats = Running(len(self.net.norm.mean)) if self.net.norm is not None else None
-        has_scale = config.ppo.normalize_reward
-        self.reward_scale = RewardScale(spaces.num_lanes) if has_scale else None
-        self._explained = 0.0
-
-    def _build(self, body: Any) -> nn.Module:
-        config = self.config
-        return build_actor_critic(
-            self.spaces.obs,
+        self.net: ActorCritic = seeded(
+            seed("net"),
+            build_actor_critic,
+            spaces.obs,
             self.actions.num_outputs,
             config.net,
             spans=self.actions.spans,
@@ -147,6 +137,14 @@ class Algorithm(FromRollouts, Defaults):
             stack=config.world.stack,
             body=body,
         )
+        self.groups = (ParamGroup("all", clip_norm=config.learner.clip_norm),)
+        self.losses = (Loss(self.loss),)
+        self.epochs, self.minibatches, self.target_kl = config.ppo.epochs, config.ppo.minibatches, config.ppo.target_kl
+        self.columns = ("log_prob", "advantage", "goal", *(("value",) if config.ppo.value_clip > 0 else ()))
+        self.obs_stats = Running(len(self.net.norm.mean)) if self.net.norm is not None else None
+        has_scale = config.ppo.normalize_reward
+        self.reward_scale = RewardScale(spaces.num_lanes) if has_scale else None
+        self._explained = 0.0
 
     def policy(
         self, net: nn.Module, seed: Seed, lanes: range, all_lanes: int, dials: Dials | None = None

@@ -17,7 +17,6 @@ from freewheel.algos.algo import Defaults, Outcome, Params, seeded
 from freewheel.algos.from_replay import FromReplay, ReplaySettings, check_replay, unused_replay
 from freewheel.config.ranges import NotNegative, Range, Share
 from freewheel.contracts import Batch, Draws, Forward, Hyper, Loss, ParamGroup, Seed, Spaces
-from freewheel.errors import ConfigError
 from freewheel.memory.dials import Dials
 from freewheel.nets.soft_actor_critic import SoftActorCritic, SquashedGaussian
 
@@ -77,7 +76,8 @@ class Algorithm(FromReplay, Defaults):
         super().__init__(config, spaces, seed)
         sac = config.sac
         self.actions = SquashedGaussian(spaces.action)
-        self.net: SoftActorCritic = seeded(seed("net"), lambda: self._build(body))  # type: ignore[assignment]
+        given = (spaces.obs, self.actions.size, config.net, sac.alpha, config.world.stack, body)
+        self.net: SoftActorCritic = seeded(seed("net"), SoftActorCritic, *given)
         asked = sac.target_entropy
         self.target_entropy = -float(self.actions.size) if asked is None else asked
         self._own_lr = {name: lr for name, lr in (("actor_lr", sac.actor_lr), ("alpha_lr", sac.alpha_lr)) if lr > 0}
@@ -90,11 +90,6 @@ class Algorithm(FromReplay, Defaults):
         self.losses = (Loss(self.critic_loss, 0), Loss(self.actor_loss, 1), Loss(self.temperature_loss, 2))
         if not sac.learn_alpha:
             self.losses = self.losses[:2]
-
-    def _build(self, body: Any) -> nn.Module:
-        config = self.config
-        size = self.actions.size
-        return SoftActorCritic(self.spaces.obs, size, config.net, config.sac.alpha, config.world.stack, body)
 
     def critic_loss(
         self, forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws, hyper: Hyper
@@ -141,15 +136,10 @@ class Algorithm(FromReplay, Defaults):
     @classmethod
     def check(cls, config: Any) -> None:
         check_replay(config, config.sac.n_step)
-        if config.net.complete:
-            raise ConfigError(
-                "net.complete=true names a network that gives action values, which sac cannot use. Leave it out."
-            )
 
     @classmethod
     def unused(cls, config: Any) -> dict[str, str]:
         found = unused_replay(config)
-        found.pop("eval_sampled")
         if not config.sac.learn_alpha:
             found |= dict.fromkeys(("sac.target_entropy", "sac.alpha_lr"), "sac.learn_alpha is off")
         return found

@@ -79,6 +79,10 @@ def _check_net(config: Config) -> None:
             f"net.channels={net.channels}, net.kernels={net.kernels} and net.strides={net.strides} must have the "
             "same length: one entry per convolution."
         )
+    if net.complete and not find_algo(config.algo).takes_complete:
+        raise ConfigError(
+            f"net.complete=true names a network that gives action values, which {config.algo} cannot use. Leave it out."
+        )
     if net.body not in ("auto", "mlp", "cnn", "impala") and ":" not in net.body:
         raise ConfigError(f"net.body={net.body!r} must be mlp, cnn, impala, auto or module:name.")
 
@@ -155,7 +159,10 @@ def unused(config: Config) -> dict[str, str]:
         "learner.memory_format",
     )
     add(":" not in config.net.body, f"net.body={config.net.body} is a built-in network", "net.complete")
-    own: dict[str, str] = find_algo(config.algo).unused(config)
+    algo = find_algo(config.algo)
+    add(not algo.takes_complete, f"algo={config.algo} does not use it", "net.complete")
+    add(not algo.can_sample, f"algo={config.algo} has no policy to sample from", "eval_sampled")
+    own: dict[str, str] = algo.unused(config)
     return found | own
 
 

@@ -96,7 +96,9 @@ class TargetFeed:
         return found
 
     def _show(self, drawn: Drawn) -> None:
-        drawn.ahead = self.shared.show([Update.seen_ahead(*one) for one in zip(drawn.given, drawn.draws, strict=True)])
+        drawn.ahead = self.shared.show(
+            [Update.target_inputs(*one) for one in zip(drawn.given, drawn.draws, strict=True)]
+        )
 
 
 def work_ahead(ahead: TargetValues, function: Function, is_stopping: Callable[[], bool]) -> None:
