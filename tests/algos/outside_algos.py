@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from freewheel.algos.algo import Defaults, seeded
 from freewheel.algos.from_rollouts import FromRollouts, RolloutSettings, check_rollouts, unused_rollouts
 from freewheel.algos.ppo import scan
 from freewheel.algos.value_based import chosen
-from freewheel.config import ExploreConfig, QConfig
+from freewheel.config import ExploreConfig, QConfig, Range
 from freewheel.contracts import Choice, Loss, ParamGroup
 from freewheel.memory.lanes import as_tensors
 from freewheel.nets.actor_critic import build_actor_critic
@@ -44,10 +44,10 @@ class Told(NamedTuple):
 class SarsaConfig:
     """SARSA's switches."""
 
-    gamma: float = 0.99
+    gamma: Annotated[float, Range(0, 1)] = 0.99
     """Discount per step."""
 
-    n_step: int = 5
+    n_step: Annotated[int, Range(1, 1000)] = 5
     """Steps of reward before the value of the next action."""
 
 
@@ -77,7 +77,6 @@ class Sarsa(FromRollouts, Defaults):
     Settings = SarsaSettings
     defaults = {"rollout.rows": 8, "learner.lr": 1e-3}  # noqa: RUF012
     epochs = 4
-    ranges = {"sarsa.n_step": (1, 1000), "sarsa.gamma": (0, 1)}  # noqa: RUF012
     is_lockstep = True
     dials = ("epsilon", "lr")
     outcome = Told
@@ -144,7 +143,7 @@ def n_step_goals(rows: Any, gamma: float, n: int) -> Any:
 class ReinforceConfig:
     """REINFORCE's switches."""
 
-    gamma: float = 0.99
+    gamma: Annotated[float, Range(0, 1)] = 0.99
     """Discount per step."""
 
     value_weight: float = 0.5

@@ -90,7 +90,7 @@ def test_the_rows_of_the_peers_are_one_episode() -> None:
         (
             ["bnch"],
             2,
-            "ConfigError: unknown command 'bnch'. Did you mean 'bench'? There are: ",
+            "ConfigError: unknown command 'bnch'. Did you mean bench?",
         ),
         ([], 2, "usage: freewheel COMMAND"),
         (["bench", "replay", "--rounds", "0"], 2, "--rounds 0 must be at least 1"),

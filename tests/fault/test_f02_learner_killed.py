@@ -121,7 +121,7 @@ def check_points(nursery: Nursery, folder: Path, seed: int) -> None:
     assert float(saved.tensors["optimizer.decay"][1]) == pytest.approx(0.999 ** saved.state["updates"], rel=1e-3), where
 
 
-TEAM = {
+WORKERS = {
     "local.restarts": 1000,
     "local.stall_s": 1.0,
     "local.actors": 1,
@@ -132,7 +132,7 @@ TEAM = {
 
 def test_f02_a_worker_that_is_killed_or_stopped_is_replaced(nursery: Nursery, tmp_path: Path) -> None:
     """The learner waits for the new one, and training goes on at the same ratio."""
-    run = hit_team(nursery, tmp_path, ("worker", signal.SIGKILL, 2 * TIMES), ("worker", signal.SIGSTOP, TIMES))
+    run = hit_workers(nursery, tmp_path, ("worker", signal.SIGKILL, 2 * TIMES), ("worker", signal.SIGSTOP, TIMES))
     assert run.facts["lives"]["actor-0"] == run.facts["lives"]["learner"] == 0, run.err
     assert (
         len(re.findall(r"worker-1 \(pid \d+\) died by SIGKILL at step [\d,]+; restart \d+ of ", run.err)) >= 2 * TIMES
@@ -142,7 +142,7 @@ def test_f02_a_worker_that_is_killed_or_stopped_is_replaced(nursery: Nursery, tm
 
 
 def test_f02_a_learner_with_workers_is_killed_and_goes_on_with_them(nursery: Nursery, tmp_path: Path) -> None:
-    run = hit_team(nursery, tmp_path, ("learner", signal.SIGKILL, 2 * TIMES), ("worker", signal.SIGKILL, TIMES))
+    run = hit_workers(nursery, tmp_path, ("learner", signal.SIGKILL, 2 * TIMES), ("worker", signal.SIGKILL, TIMES))
     assert run.facts["lives"]["actor-0"] == 0, run.err
     assert run.facts["lives"]["learner"] == 2 * TIMES, run.err
     assert len(re.findall(r"worker-1 \(pid \d+\) died", run.err)) == TIMES, run.err
@@ -151,9 +151,9 @@ def test_f02_a_learner_with_workers_is_killed_and_goes_on_with_them(nursery: Nur
 @pytest.mark.timeout(300)
 def test_f02_the_process_ahead_of_a_learner_is_killed_or_stopped(nursery: Nursery, tmp_path: Path) -> None:
     """Compiled updates go on with it, without it, and with the one that takes its place; so does a learner after its death."""
-    settings = {**TEAM, "learner.workers": 1, "learner.compile": "on", "learner.updates_per_call": 2}
+    settings = {**WORKERS, "learner.workers": 1, "learner.compile": "on", "learner.updates_per_call": 2}
     hits = (("target", signal.SIGKILL, TIMES), ("target", signal.SIGSTOP, TIMES), ("learner", signal.SIGKILL, 1))
-    run = hit_team(nursery, tmp_path, *hits, settings=settings)
+    run = hit_workers(nursery, tmp_path, *hits, settings=settings)
     assert (run.facts["lives"]["actor-0"], run.facts["lives"]["learner"]) == (0, 1), run.err
     assert len(re.findall(r"target \(pid \d+\) died by SIGKILL at step [\d,]+; restart \d+ of ", run.err)) >= TIMES, (
         run.err
@@ -162,7 +162,7 @@ def test_f02_the_process_ahead_of_a_learner_is_killed_or_stopped(nursery: Nurser
     assert run.err.count("Compiled updates from update ") == 2, run.err
 
 
-def hit_team(nursery: Nursery, folder: Path, *hits: tuple[str, int, int], settings: dict[str, Any] = TEAM) -> Run:
+def hit_workers(nursery: Nursery, folder: Path, *hits: tuple[str, int, int], settings: dict[str, Any] = WORKERS) -> Run:
     acts = [
         ["hit", {"role": role, "number": number, "count": count, "gap_s": (0.0, 0.4)}] for role, number, count in hits
     ]

@@ -71,7 +71,7 @@ class Pair:
     def __init__(self) -> None:
         self.update = make(q=QConfig(double=False))
         self.other = make(q=QConfig(double=False))  # the other process's: a network serves one thread at a time
-        self.seen = Update.seen_ahead(rows(0), {})
+        self.seen = Update.target_inputs(rows(0), {})
         self.values = TargetValues(
             self.update.state.target, self.seen, self.update.lookahead(rows(0), {}), num_groups=2
         )
@@ -83,7 +83,7 @@ class Pair:
         return list(self.other.look_ahead(target, filled(self.seen, iter(given))).values())
 
     def show(self, seed: int) -> int:
-        return self.values.show([Update.seen_ahead(rows(seed), {}), Update.seen_ahead(rows(seed + 100), {})])
+        return self.values.show([Update.target_inputs(rows(seed), {}), Update.target_inputs(rows(seed + 100), {})])
 
     def expected(self, seed: int) -> list[Tensor]:
         return [self.update.lookahead(rows(n), {})["next_out"] for n in (seed, seed + 100)]
@@ -180,7 +180,7 @@ def test_a_learner_with_a_target_process_learns_the_same(has_help: bool) -> None
     """From rows that do not change, so that drawing earlier draws the same."""
     alone, fed, other = learner(), learner(), learner()
     example = fed.memory.example()
-    seen, later = Update.seen_ahead(*example), fed.update.lookahead(*example)
+    seen, later = Update.target_inputs(*example), fed.update.lookahead(*example)
     values = TargetValues(fed.update.state.target, seen, later, fed.memory.num_groups)
     fed.use_targets(values)
     assert fed.targets is not None
@@ -207,7 +207,7 @@ def test_a_learner_with_a_target_process_learns_the_same(has_help: bool) -> None
     assert alone.memory.num_groups == 2
     assert fed.update.num_moves == alone.update.num_moves > 0
     torch.testing.assert_close(fed.update.state.weights, alone.update.state.weights)
-    assert fed.metrics()["ahead_share"] == fed.targets.share
+    assert fed.metrics()["target_process_share"] == fed.targets.share
     for each in (alone, fed, other):
         each.close()
 
@@ -243,6 +243,6 @@ def learner() -> Learner:
 def test_stacks_that_share_frames_are_shown_as_the_process_ahead_has_them() -> None:
     frames = torch.arange(2 * 5 * 9, dtype=torch.uint8).reshape(2, 5, 3, 3)
     batch = {"obs": frames[:, :4], "next_obs": {"eye": frames[:, 1:]}}
-    seen = Update.seen_ahead(batch, {})
+    seen = Update.target_inputs(batch, {})
     assert seen["next_obs"]["eye"].is_contiguous()
     assert torch.equal(seen["next_obs"]["eye"], frames[:, 1:])

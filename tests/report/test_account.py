@@ -28,9 +28,12 @@ def run(
     ratio: float = 32.0,
     is_free: bool = False,
     warmup_s: float = 0.0,
+    fewer_updates: str = "learner.ratio",
 ) -> Account:
     roles = [role("actor", actor, "actor 0"), role("learner", learner)]
-    return account(roles, ratio_target=32.0, ratio=ratio, is_free=is_free, warmup_s=warmup_s)
+    return account(
+        roles, ratio_target=32.0, ratio=ratio, is_free=is_free, warmup_s=warmup_s, fewer_updates=fewer_updates
+    )
 
 
 BUSY_ACTOR = {"env": 80.0, "infer": 17.0, "write": 2.0, "fetch": 1.0}
@@ -43,7 +46,7 @@ def test_the_ledger_of_a_run_has_all_names() -> None:
     ledger = phases.new_ledger(2)
     page = ledger.page(1)
     for name in (*phases.ACTOR, *phases.LEARNER, *phases.SUPERVISOR):
-        page.enter(page.phase(name))
+        page.enter(phases.PHASES.index(name))
     assert set(phases.PHASES) >= phases.USEFUL | phases.WAITS
     assert {*ledger.snapshot(1).counters, *ledger.snapshot(1).gauges} == {*phases.COUNTERS, *phases.GAUGES}
 
@@ -52,10 +55,10 @@ def test_an_account_of_a_real_ledger_closes() -> None:
     ledger = phases.new_ledger(1)
     page = ledger.page(0)
     began = time.monotonic()
-    page.start(page.phase("start"))
-    page.enter(page.phase("env"))
+    page.start(phases.PHASES.index("start"))
+    page.enter(phases.PHASES.index("env"))
     time.sleep(0.05)
-    page.enter(page.phase("infer"))
+    page.enter(phases.PHASES.index("infer"))
     snapshot = ledger.snapshot(0)
     one = RoleTime.of("actor 0", "actor", snapshot, time.monotonic() - began, cpu_s=0.01)
     one = replace(one, gauges={**one.gauges, "memory_mb": 120.0})
@@ -75,10 +78,17 @@ def test_the_learner_binds() -> None:
     assert found.binds == "learner"
     assert found.verdict == (
         "The learner binds: 96 % of its time went to updates, and the actors waited 71 % of their time for it. "
-        "To go faster: compile updates (--compile on) if they are eager, make fewer per step (--learner.ratio, "
-        "--ppo.epochs), or use a smaller network."
+        "To go faster: compile updates (--compile on) if they are eager, make fewer per step (--learner.ratio), "
+        "or use a smaller network."
     )
     assert found.warnings == ()
+
+
+def test_the_advice_names_only_settings_of_the_algorithm() -> None:
+    found = run(HELD_ACTOR, BUSY_LEARNER, fewer_updates="ppo.epochs")
+    assert "make fewer per step (--ppo.epochs), or use" in found.verdict
+    found = run(HELD_ACTOR, BUSY_LEARNER, fewer_updates="")
+    assert found.verdict.endswith("compile updates (--compile on) if they are eager, or use a smaller network.")
 
 
 def test_actors_bind_by_env_steps() -> None:

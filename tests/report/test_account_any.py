@@ -64,3 +64,5 @@ def test_the_settings_it_advises_exist() -> None:
     assert flags
     there = {setting for algo in algo_names() for setting in known(find_algo(algo).Settings)}
     assert [flag for flag in flags if flag.replace(".no_", ".") not in there] == []
+    for algo in algo_names():
+        assert find_algo(algo).fewer_updates in known(find_algo(algo).Settings)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from freewheel.report.usage import Processes, ProcessUsage
+from freewheel.report.usage import ProcessUsage
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -46,19 +46,19 @@ def test_a_process_that_is_gone_has_nothing() -> None:
 
 
 def test_a_system_without_proc_has_nothing(tmp_path: Path) -> None:
-    usage = ProcessUsage(os.getpid(), tmp_path / "absent")
+    usage = ProcessUsage(os.getpid(), proc=tmp_path / "absent")
     assert (usage.cpu_s(), usage.memory_mb()) == (None, None)
-    assert Processes(proc=tmp_path / "absent").metrics({"learner": os.getpid()}) == {}
+    assert usage.metrics("learner") == {}
 
 
 def test_a_name_with_brackets_and_blanks_is_no_trouble(tmp_path: Path) -> None:
     write(tmp_path, 5, 3.0, 10, name="a) (b R 1 2")
-    assert ProcessUsage(5, tmp_path).cpu_s() == pytest.approx(3.0)
+    assert ProcessUsage(5, proc=tmp_path).cpu_s() == pytest.approx(3.0)
 
 
 def test_a_pid_that_was_given_away_is_another_process(tmp_path: Path) -> None:
     write(tmp_path, 5, 3.0, 10)
-    usage = ProcessUsage(5, tmp_path)
+    usage = ProcessUsage(5, proc=tmp_path)
     write(tmp_path, 5, 9.0, 10, began=8)
     assert (usage.cpu_s(), usage.memory_mb()) == (None, None)
 
@@ -67,38 +67,22 @@ def test_a_pid_that_was_given_away_is_another_process(tmp_path: Path) -> None:
 def test_a_broken_entry_is_a_process_that_is_gone(tmp_path: Path, text: str) -> None:
     write(tmp_path, 5, 3.0, 10)
     (tmp_path / "5" / "stat").write_text(text)
-    assert ProcessUsage(5, tmp_path).cpu_s() is None
+    assert ProcessUsage(5, proc=tmp_path).cpu_s() is None
 
 
 def test_rates_are_since_the_last_look(tmp_path: Path) -> None:
     now = [100.0]
-    processes = Processes(lambda: now[0], tmp_path)
     write(tmp_path, 5, 3.0, 1000)
+    usage = ProcessUsage(5, lambda: now[0], tmp_path)
     pages_mb = os.sysconf("SC_PAGESIZE") / 1e6
-    assert processes.metrics({"actor 0": 5}) == {"process/actor_0/memory_mb": pytest.approx(1000 * pages_mb)}
+    assert usage.metrics("actor 0") == {"process/actor_0/memory_mb": pytest.approx(1000 * pages_mb)}
     now[0] += 2
     write(tmp_path, 5, 4.0, 3000)
-    found = processes.metrics({"actor 0": 5})
+    found = usage.metrics("actor 0")
     assert found["process/actor_0/cpu_share"] == pytest.approx(0.5)
     assert found["process/actor_0/memory_mb"] == pytest.approx(3000 * pages_mb)
     now[0] += 1
-    assert processes.metrics({"actor 0": 5})["process/actor_0/cpu_share"] == 0
-
-
-def test_a_role_that_was_restarted_begins_anew(tmp_path: Path) -> None:
-    now = [100.0]
-    processes = Processes(lambda: now[0], tmp_path)
-    write(tmp_path, 5, 300.0, 10)
-    write(tmp_path, 6, 1.0, 10)
-    processes.metrics({"learner": 5})
-    now[0] += 1
-    assert "process/learner/cpu_share" not in processes.metrics({"learner": 6})
-    now[0] += 1
-    write(tmp_path, 6, 2.0, 10)
-    assert processes.metrics({"learner": 6})["process/learner/cpu_share"] == pytest.approx(1.0)
-    assert processes.metrics({}) == {}
-    now[0] += 1
-    assert "process/learner/cpu_share" not in processes.metrics({"learner": 6})
+    assert usage.metrics("actor 0")["process/actor_0/cpu_share"] == 0
 
 
 def test_threads_count_in_the_cpu_time_of_their_process() -> None:

@@ -129,7 +129,9 @@ def test_drawn_actions_are_refused_where_nothing_is_evaluated(tmp_path: Path) ->
         env.close()
     with pytest.raises(ConfigError, match="eval_sampled was given, but has no effect: eval_episodes=0"):
         train_ppo(tmp_path, "CartPole-v1", eval_sampled=True)
-    with pytest.raises(ConfigError, match="eval_sampled was given, but has no effect: it belongs to ppo and appo"):
+    with pytest.raises(
+        ConfigError, match="eval_sampled was given, but has no effect: algo=dqn has no policy to sample from"
+    ):
         train(tmp_path, settings={"eval_sampled": True, "eval_episodes": 5})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from freewheel.config import Config
 from freewheel.contracts import ColumnSpec, Lookahead, Loss, ParamGroup, Seed, Spaces
 
+Given = ParamSpec("Given")
+Net = TypeVar("Net", bound=nn.Module)
 Params = Any  # what `forward` takes: views of a vector by name, or a network whose tensors are such views
 
 
@@ -51,14 +53,15 @@ class Defaults:
     Settings: ClassVar[type[Config]] = Config
     defaults: ClassVar[Mapping[str, Any]] = {}
     preset_sections: ClassVar[Sequence[str]] = ()
-    ranges: ClassVar[Mapping[str, tuple[float | None, float | None]]] = {}
     is_lockstep: ClassVar[bool] = False
     dials: ClassVar[Sequence[str]] = ("lr",)  # numbers that may change while it runs
     can_sample: ClassVar[bool] = False  # has a stochastic policy
     takes_loss: ClassVar[bool] = False  # the user may give a loss that replaces its own
     needs_bootstraps: ClassVar[bool] = False
+    takes_complete: ClassVar[bool] = False  # net.complete: the user may give a network of action values
     uses_mask: ClassVar[bool] = False  # reads the mask of allowed actions
     shares_cores: ClassVar[bool] = False  # its learner computes while all actors act
+    fewer_updates: ClassVar[str] = ""  # the setting for fewer updates per step, which the account advises
     outcome: ClassVar[Any] = Outcome
     extra: Mapping[str, ColumnSpec] = {}  # columns that its policy adds to a row
     lookahead: Lookahead | None = None
@@ -107,8 +110,8 @@ class Defaults:
         return {}
 
 
-def seeded(seed: int, build: Callable[[], nn.Module]) -> nn.Module:
+def seeded(seed: int, build: Callable[Given, Net], *given: Given.args, **named: Given.kwargs) -> Net:
     """A network with its initial weights, the same in every process."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build()
+        return build(*given, **named)

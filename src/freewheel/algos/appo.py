@@ -10,6 +10,7 @@ import torch
 
 from freewheel.algos import ppo
 from freewheel.algos.from_rollouts import RolloutSettings, unused_rollouts
+from freewheel.config.ranges import AboveZero, NotNegative
 from freewheel.contracts import Array, Seed, Spaces
 from freewheel.memory.rollout import Collected
 
@@ -18,10 +19,10 @@ from freewheel.memory.rollout import Collected
 class APPOConfig(ppo.PPOConfig):
     """PPO with V-trace."""
 
-    rho_bar: float = 1.0
+    rho_bar: AboveZero = 1.0
     """V-trace rho-bar: upper bound on the importance weight of a row."""
 
-    c_bar: float = 1.0
+    c_bar: NotNegative = 1.0
     """V-trace c-bar: upper bound on the importance weights of the rows after it."""
 
 

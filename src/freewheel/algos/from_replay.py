@@ -39,6 +39,7 @@ class FromReplay:
     extra: Any
     first_action = 0
     rows_are = "replay"
+    fewer_updates = "learner.ratio"
     section = "q"
 
     @property
@@ -163,7 +164,7 @@ def check_replay(config: Any, n_step: int) -> None:
 
 
 def unused_replay(config: Any) -> dict[str, str]:
-    found = dict.fromkeys(("net.shared", "eval_sampled"), f"it belongs to ppo and appo, and algo={config.algo}")
+    found = {"net.shared": f"it belongs to ppo and appo, and algo={config.algo}"}
     if not config.replay.prioritized:
         found |= dict.fromkeys(("replay.alpha", "replay.beta", "replay.beta_end"), "replay.prioritized is off")
     return found

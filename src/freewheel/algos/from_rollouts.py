@@ -145,10 +145,6 @@ def check_rollouts(config: Any, minibatches: int) -> None:
             f"net.norm={config.net.norm} makes the policy depend on which rows are in a batch, but {config.algo} compares the policy "
             "of one row in different batches. Set net.norm to layer or none."
         )
-    if config.net.complete:
-        raise ConfigError(
-            f"net.complete=true names a network that gives action values, which {config.algo} cannot use. Leave it out."
-        )
 
 
 # Settings that only learning from a replay uses.
@@ -159,7 +155,6 @@ NOT_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s", "target_pro
 def unused_rollouts(config: Any) -> dict[str, str]:
     algo = config.algo
     found = dict.fromkeys((f"learner.{name}" for name in NOT_LEARNER), f"algo={algo} does not use it")
-    found["net.complete"] = f"algo={algo} does not use it"
     found["checkpoint.replay"] = f"algo={algo} has no replay"
     found |= dict.fromkeys((f"local.{name}" for name in NOT_LOCAL), f"algo={algo} publishes after each rollout")
     found |= dict.fromkeys(("local.free", "local.slack_steps"), f"algo={algo} uses rollout.max_lag instead")

@@ -35,10 +35,6 @@ class Algorithm(ValueBased):
         out = forward(params, batch["obs"], draws.get("noise"), taus)
         return quantile_loss(out, goal, taus, batch, q.huber, self.first_action)
 
-    def q_values(self, out: Tensor) -> Tensor:
-        """The mean over the quantiles: [B, A, N] to [B, A]."""
-        return out.mean(-1)
-
     def make_lookahead(self) -> Lookahead:
         return Lookahead(("next_out",) if self.config.q.double else ("next_out", "best"), self.look_ahead)
 

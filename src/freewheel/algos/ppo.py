@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from freewheel.actors.sample_policy import Gaussian, SamplePolicy, actions_of
 from freewheel.algos.algo import Defaults, Params, seeded
 from freewheel.algos.from_rollouts import FromRollouts, RolloutSettings, check_rollouts, unused_rollouts
 from freewheel.algos.running_stats import RewardScale, Running
+from freewheel.config.ranges import AboveZero, NotNegative, Positive, Range, Share
 from freewheel.contracts import Array, Batch, Draws, Forward, Hyper, Loss, ParamGroup, Seed, Spaces
 from freewheel.memory.dials import Dials
 from freewheel.memory.lanes import as_tensors
@@ -30,37 +31,37 @@ STD_EPS = 1e-8
 class PPOConfig:
     """PPO."""
 
-    gamma: float = 0.99
+    gamma: Share = 0.99
     """Discount factor per step."""
 
-    gae_lambda: float = 0.95
+    gae_lambda: Share = 0.95
     """GAE lambda: 0 uses one-step advantages, 1 sums all rewards to the end of the episode."""
 
-    clip: float = 0.2
+    clip: AboveZero = 0.2
     """PPO clip range: limit on the change of an action's probability, as a fraction of its probability at collection."""
 
     clip_schedule: Literal["constant", "linear"] = "constant"
     """Schedule of clip over the run; linear falls to 0."""
 
-    value_clip: float = 0.0
+    value_clip: NotNegative = 0.0
     """Value clipping: limit on the change of a value since collection; 0 does not clip."""
 
-    value_weight: float = 0.5
+    value_weight: NotNegative = 0.5
     """Weight of the value loss (squared error)."""
 
-    entropy_weight: float = 0.01
+    entropy_weight: NotNegative = 0.01
     """Weight of the entropy bonus; a higher weight explores for longer."""
 
-    epochs: int = 4
+    epochs: Annotated[int, Range(1, 1000)] = 4
     """Passes over each rollout."""
 
-    minibatches: int = 4
+    minibatches: Positive = 4
     """Minibatches per epoch, of equal size; one update each."""
 
     normalize_advantage: bool = True
     """Normalise the advantages of each minibatch to mean 0 and standard deviation 1."""
 
-    target_kl: float = 0.0
+    target_kl: NotNegative = 0.0
     """Skip the remaining epochs once the approximate KL divergence exceeds this; 0 never skips."""
 
     normalize_obs: bool = False
@@ -69,7 +70,7 @@ class PPOConfig:
     normalize_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted returns, and clip them to -10..10."""
 
-    log_std: float = 0.0
+    log_std: Annotated[float, Range(-20, 2)] = 0.0
     """Box actions: initial log standard deviation of the policy."""
 
 
@@ -117,26 +118,17 @@ class Algorithm(FromRollouts, Defaults):
     is_lockstep = True
     can_sample = True
     uses_mask = True
+    fewer_updates = "ppo.epochs"
     outcome = Outcome
     extra = {"log_prob": ("float32", ()), "value": ("float32", ())}  # noqa: RUF012
 
     def __init__(self, config: Any, spaces: Spaces, seed: Seed, body: Any = None, loss: Any = None) -> None:
         super().__init__(config, spaces, seed)
         self.actions = actions_of(spaces.action)
-        self.net: ActorCritic = seeded(seed("net"), lambda: self._build(body))  # type: ignore[assignment]
-        self.groups = (ParamGroup("all", clip_norm=config.learner.clip_norm),)
-        self.losses = (Loss(self.loss),)
-        self.epochs, self.minibatches, self.target_kl = config.ppo.epochs, config.ppo.minibatches, config.ppo.target_kl
-        self.columns = ("log_prob", "advantage", "goal", *(("value",) if config.ppo.value_clip > 0 else ()))
-        self.obs_stats = Running(len(self.net.norm.mean)) if self.net.norm is not None else None
-        has_scale = config.ppo.normalize_reward
-        self.reward_scale = RewardScale(spaces.num_lanes) if has_scale else None
-        self._explained = 0.0
-
-    def _build(self, body: Any) -> nn.Module:
-        config = self.config
-        return build_actor_critic(
-            self.spaces.obs,
+        self.net: ActorCritic = seeded(
+            seed("net"),
+            build_actor_critic,
+            spaces.obs,
             self.actions.num_outputs,
             config.net,
             spans=self.actions.spans,
@@ -145,6 +137,14 @@ class Algorithm(FromRollouts, Defaults):
             stack=config.world.stack,
             body=body,
         )
+        self.groups = (ParamGroup("all", clip_norm=config.learner.clip_norm),)
+        self.losses = (Loss(self.loss),)
+        self.epochs, self.minibatches, self.target_kl = config.ppo.epochs, config.ppo.minibatches, config.ppo.target_kl
+        self.columns = ("log_prob", "advantage", "goal", *(("value",) if config.ppo.value_clip > 0 else ()))
+        self.obs_stats = Running(len(self.net.norm.mean)) if self.net.norm is not None else None
+        has_scale = config.ppo.normalize_reward
+        self.reward_scale = RewardScale(spaces.num_lanes) if has_scale else None
+        self._explained = 0.0
 
     def policy(
         self, net: nn.Module, seed: Seed, lanes: range, all_lanes: int, dials: Dials | None = None

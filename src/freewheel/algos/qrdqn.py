@@ -25,7 +25,3 @@ class Algorithm(ValueBased):
         out = forward(params, batch["obs"], draws.get("noise"), None)
         taus = midpoints(out.shape[-1], out.device)
         return quantile_loss(out, goal, taus, batch, self.config.q.huber, self.first_action)
-
-    def q_values(self, out: Tensor) -> Tensor:
-        """The mean over the quantiles: [B, A, N] to [B, A]."""
-        return out.mean(-1)

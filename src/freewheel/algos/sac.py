@@ -7,7 +7,7 @@ min Q - alpha * log pi, and the temperature, by the same actions, to keep the en
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from freewheel.actors.sample_policy import SamplePolicy
 from freewheel.algos.algo import Defaults, Outcome, Params, seeded
 from freewheel.algos.from_replay import FromReplay, ReplaySettings, check_replay, unused_replay
+from freewheel.config.ranges import NotNegative, Range, Share
 from freewheel.contracts import Batch, Draws, Forward, Hyper, Loss, ParamGroup, Seed, Spaces
-from freewheel.errors import ConfigError
 from freewheel.memory.dials import Dials
 from freewheel.nets.soft_actor_critic import SoftActorCritic, SquashedGaussian
 
@@ -25,13 +25,13 @@ from freewheel.nets.soft_actor_critic import SoftActorCritic, SquashedGaussian
 class SACConfig:
     """SAC."""
 
-    gamma: float = 0.99
+    gamma: Share = 0.99
     """Discount factor per step."""
 
-    n_step: int = 1
+    n_step: Annotated[int, Range(1, 1000)] = 1
     """n-step returns: sum the rewards of this many steps before bootstrapping."""
 
-    alpha: float = 1.0
+    alpha: Annotated[float, Range(1e-8, 1e3)] = 1.0
     """Initial temperature: the weight of the entropy against the return."""
 
     learn_alpha: bool = True
@@ -40,10 +40,10 @@ class SACConfig:
     target_entropy: float | None = None
     """Target entropy in nats; not set: minus the number of action dimensions."""
 
-    actor_lr: float = 0.0
+    actor_lr: NotNegative = 0.0
     """Learning rate of the actor, constant; 0 uses learner.lr with its schedule."""
 
-    alpha_lr: float = 0.0
+    alpha_lr: NotNegative = 0.0
     """Learning rate of the temperature, constant; 0 uses learner.lr with its schedule."""
 
 
@@ -68,13 +68,6 @@ class Algorithm(FromReplay, Defaults):
         "replay.rows": 1_000_000,
         "local.publish_every_updates": 1,
     }
-    ranges = {  # noqa: RUF012
-        "sac.gamma": (0, 1),
-        "sac.n_step": (1, 1000),
-        "sac.alpha": (1e-8, 1e3),
-        "sac.actor_lr": (0, None),
-        "sac.alpha_lr": (0, None),
-    }
     section = "sac"
     can_sample = True
     dials = ("lr", "ratio")
@@ -83,7 +76,8 @@ class Algorithm(FromReplay, Defaults):
         super().__init__(config, spaces, seed)
         sac = config.sac
         self.actions = SquashedGaussian(spaces.action)
-        self.net: SoftActorCritic = seeded(seed("net"), lambda: self._build(body))  # type: ignore[assignment]
+        given = (spaces.obs, self.actions.size, config.net, sac.alpha, config.world.stack, body)
+        self.net: SoftActorCritic = seeded(seed("net"), SoftActorCritic, *given)
         asked = sac.target_entropy
         self.target_entropy = -float(self.actions.size) if asked is None else asked
         self._own_lr = {name: lr for name, lr in (("actor_lr", sac.actor_lr), ("alpha_lr", sac.alpha_lr)) if lr > 0}
@@ -97,11 +91,6 @@ class Algorithm(FromReplay, Defaults):
             Loss(self.critic_loss, (0,), "critic_loss"),
             Loss(self.actor_loss, (1, 2) if sac.learn_alpha else (1,), "actor_loss"),
         )
-
-    def _build(self, body: Any) -> nn.Module:
-        config = self.config
-        size = self.actions.size
-        return SoftActorCritic(self.spaces.obs, size, config.net, config.sac.alpha, config.world.stack, body)
 
     def critic_loss(
         self, forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws, hyper: Hyper
@@ -145,15 +134,10 @@ class Algorithm(FromReplay, Defaults):
     @classmethod
     def check(cls, config: Any) -> None:
         check_replay(config, config.sac.n_step)
-        if config.net.complete:
-            raise ConfigError(
-                "net.complete=true names a network that gives action values, which sac cannot use. Leave it out."
-            )
 
     @classmethod
     def unused(cls, config: Any) -> dict[str, str]:
         found = unused_replay(config)
-        found.pop("eval_sampled")
         if not config.sac.learn_alpha:
             found |= dict.fromkeys(("sac.target_entropy", "sac.alpha_lr"), "sac.learn_alpha is off")
         return found

@@ -34,7 +34,7 @@ class ValueBased(FromReplay, Defaults):
     """Subclasses define the loss, the value of an action, and what the loss needs of the target network."""
 
     Settings = ValueSettings
-    takes_loss = True
+    takes_loss = takes_complete = True
     dials = ("epsilon", "lr", "ratio")
     num_values: str | None = None  # name of the setting of `q`: how many values an action has
     has_fractions = False
@@ -45,7 +45,19 @@ class ValueBased(FromReplay, Defaults):
     ) -> None:
         super().__init__(config, spaces, seed)
         q = config.q
-        self.net: QNet = seeded(seed("net"), lambda: self._build(body))  # type: ignore[assignment]
+        self.net: QNet = seeded(
+            seed("net"),
+            build_net,
+            spaces.obs,
+            spaces.action,
+            config.net,
+            q,
+            config.algo,
+            config.world.stack,
+            body=body,
+            num_values=getattr(q, self.num_values) if self.num_values else None,
+            has_fractions=self.has_fractions,
+        )
         self.first_action, self.num_act_noise = self.net.first_action, self.net.num_noise
         self.groups = (ParamGroup("all", clip_norm=config.learner.clip_norm, target=self.target_rule()),)
         self.noises: tuple[str, ...] = ()
@@ -58,27 +70,12 @@ class ValueBased(FromReplay, Defaults):
             self.custom_loss = getattr(loss, "__name__", type(loss).__name__)
         self.losses = (Loss(lambda *given: own(*given[:-1])),)  # these losses take no `hyper`
 
-    def _build(self, body: Any) -> nn.Module:
-        config = self.config
-        count = getattr(config.q, self.num_values) if self.num_values else None
-        return build_net(
-            self.spaces.obs,
-            self.spaces.action,
-            config.net,
-            config.q,
-            config.algo,
-            config.world.stack,
-            body=body,
-            num_values=count,
-            has_fractions=self.has_fractions,
-        )
-
     def loss(self, forward: Forward, params: Params, target: Params, batch: Batch, draws: Draws) -> tuple[Tensor, Any]:
         raise NotImplementedError
 
     def q_values(self, out: Tensor) -> Tensor:
-        """From the network's outputs to action values [B, A]."""
-        return out
+        """From the network's outputs to action values [B, A]: [B, A, N] has values of equal weight, such as quantiles."""
+        return out if out.ndim == 2 else out.mean(-1)
 
     def make_lookahead(self) -> Lookahead | None:
         return Lookahead(("next_out",), self.look_ahead)

@@ -24,7 +24,7 @@ def run(settings: LedgerSettings) -> list[Case]:
     page.start(0)
     measures: dict[tuple[str, str], Measure] = {
         (python.name, OURS): _per_mark(mark_call(page.enter), settings.seconds),
-        (native.name, OURS): lambda: page.core.mark_cost_ns(100_000),
+        (native.name, OURS): lambda: page.mark_cost_ns(100_000),
         (python.name, DICT_TIMER): _per_mark(mark_call(dict_timer()), settings.seconds),
     }
     with progress("bench ledger", len(measures) * settings.rounds) as bar:

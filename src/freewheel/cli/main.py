@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.metadata
 import os
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.imports import nearest
 from freewheel.machine.signals import ends_at_once, remember_interrupts, was_interrupted
 
 # Each command is a module of this package with a main(args); it is imported only when it is called.
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         if words[0] not in COMMANDS:
-            raise ConfigError(unknown_command(words[0]))
+            raise ConfigError(f"unknown command {words[0]!r}{nearest(words[0], COMMANDS)}")
         with ends_at_once():
             command = importlib.import_module(f"freewheel.cli.{words[0]}")
         code = run(command, words[1:])
@@ -77,12 +77,6 @@ def usage() -> str:
     lines = [f"  {name:<8} {line}" for name, line in COMMANDS.items()]
     end = "Show the options of a command: freewheel COMMAND --help"
     return "\n".join(["usage: freewheel COMMAND [options]", "", "commands:", *lines, "", end])
-
-
-def unknown_command(name: str) -> str:
-    close = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
-    guess = f" Did you mean {close[0]!r}?" if close else ""
-    return f"unknown command {name!r}.{guess} There are: {', '.join(COMMANDS)}."
 
 
 if __name__ == "__main__":

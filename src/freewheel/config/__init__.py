@@ -4,6 +4,7 @@ Takes flags, keywords and preset files; gives one frozen Config to all parts."""
 from freewheel.config.algo_settings import ExploreConfig, QConfig, ReplayConfig, RolloutConfig
 from freewheel.config.algos import find_algo
 from freewheel.config.assemble import assemble, from_dict, to_dict
+from freewheel.config.ranges import Range
 from freewheel.config.settings import Config, LearnerConfig, NetConfig, WorldConfig, wanted
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "LearnerConfig",
     "NetConfig",
     "QConfig",
+    "Range",
     "ReplayConfig",
     "RolloutConfig",
     "WorldConfig",

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from freewheel.config.ranges import AboveZero, Natural, NotNegative, Positive, Range, Share
 
 
 @dataclass(frozen=True)
 class QConfig:
     """Algorithms of the DQN family."""
 
-    gamma: float = 0.99
+    gamma: Share = 0.99
     """Discount factor per step."""
 
-    n_step: int = 1
+    n_step: Annotated[int, Range(1, 1000)] = 1
     """n-step returns: sum the rewards of this many steps before bootstrapping."""
 
     double: bool = True
@@ -25,31 +27,31 @@ class QConfig:
     noisy: bool = False
     """Noisy networks: explore by learned noise instead of epsilon."""
 
-    noisy_sigma: float = 0.5
+    noisy_sigma: NotNegative = 0.5
     """noisy: initial noise scale."""
 
     loss: Literal["huber", "mse"] = "huber"
     """dqn: loss on the TD error."""
 
-    huber: float = 1.0
+    huber: AboveZero = 1.0
     """dqn, qrdqn, iqn: Huber loss threshold."""
 
-    num_quantiles: int = 50
+    num_quantiles: Positive = 50
     """qrdqn: quantiles per action."""
 
-    num_taus: int = 64
+    num_taus: Positive = 64
     """iqn: quantiles of the online network per training row."""
 
-    num_target_taus: int = 64
+    num_target_taus: Positive = 64
     """iqn: quantiles of the target network per training row."""
 
-    num_act_taus: int = 32
+    num_act_taus: Positive = 32
     """iqn: quantiles used to select an action."""
 
-    num_cosines: int = 64
+    num_cosines: Positive = 64
     """iqn: size of the cosine embedding of a quantile."""
 
-    num_atoms: int = 51
+    num_atoms: Annotated[int, Range(2)] = 51
     """c51, rainbow: atoms of the return distribution."""
 
     v_min: float = -10.0
@@ -66,37 +68,37 @@ class ExploreConfig:
     schedule: Literal["linear", "exponential", "constant", "ladder"] = "linear"
     """Epsilon schedule. linear, exponential: from start to end; constant: always end; ladder: a constant per lane, as in Ape-X."""
 
-    start: float = 1.0
+    start: Share = 1.0
     """Epsilon at the first step."""
 
-    end: float = 0.05
+    end: Share = 0.05
     """Epsilon after over_steps steps."""
 
-    over_steps: int = 10_000
+    over_steps: Positive = 10_000
     """Steps over which epsilon goes from start to end."""
 
-    ladder_base: float = 0.4
+    ladder_base: Share = 0.4
     """ladder: epsilon of the first lane."""
 
-    ladder_power: float = 7.0
+    ladder_power: NotNegative = 7.0
     """ladder: the last lane has epsilon ladder_base ** (1 + ladder_power)."""
 
-    hold_steps: int = 1
+    hold_steps: Annotated[int, Range(1, 10_000)] = 1
     """Repeat each random action for a random number of steps, at most this many."""
 
-    floor: float = 0.0
+    floor: Share = 0.0
     """Lower bound on epsilon, also for override."""
 
-    override: float | None = None
+    override: Annotated[float | None, Range(0, 1)] = None
     """Use this epsilon instead of the schedule."""
 
-    pulse_every_steps: int = 0
+    pulse_every_steps: Natural = 0
     """Start a pulse of extra exploration every this many steps; 0 turns pulses off."""
 
-    pulse_steps: int = 1_000
+    pulse_steps: Positive = 1_000
     """Length of a pulse, in steps."""
 
-    pulse_epsilon: float = 0.5
+    pulse_epsilon: Share = 0.5
     """Epsilon during a pulse, unless the schedule's is higher."""
 
 
@@ -104,22 +106,22 @@ class ExploreConfig:
 class ReplayConfig:
     """The replay buffer, and how it is sampled."""
 
-    rows: int = 100_000
+    rows: Annotated[int, Range(2, 2**32 - 1)] = 100_000
     """Replay buffer size, in rows over all lanes."""
 
-    warmup_rows: int = 1_000
+    warmup_rows: Positive = 1_000
     """Env steps before training starts."""
 
     prioritized: bool = False
     """Prioritized experience replay (PER): sample rows by their last TD error."""
 
-    alpha: float = 0.6
+    alpha: Share = 0.6
     """PER: priority exponent alpha."""
 
-    beta: float = 0.4
+    beta: Share = 0.4
     """PER: importance weight exponent beta at the start."""
 
-    beta_end: float = 1.0
+    beta_end: Share = 1.0
     """PER: beta at the end of the run."""
 
 
@@ -127,14 +129,14 @@ class ReplayConfig:
 class RolloutConfig:
     """Rollouts: rows that are collected, learned from once and discarded."""
 
-    rows: int = 128
+    rows: Annotated[int, Range(1, 2**24)] = 128
     """Rollout length: rows per lane. A rollout has rows x lanes rows in total; fast lanes may give more of them than slow ones."""
 
-    max_lag: int = 4
+    max_lag: Natural = 4
     """Discard and count rows whose policy is more than this many rollouts old. appo: actors wait at this lag instead (default 1)."""
 
     collect: Literal["rows", "episodes"] = "rows"
     """When a rollout is complete. rows: when it has enough rows, even in mid-episode; episodes: when the finished episodes have enough rows; it then holds all of them."""
 
-    reuse: int = 0
+    reuse: Annotated[int, Range(0, 1000)] = 0
     """appo: number of earlier rollouts to reuse with each new one, corrected by V-trace."""

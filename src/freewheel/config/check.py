@@ -4,132 +4,42 @@ from __future__ import annotations
 
 import json
 import re
+import typing
 from collections.abc import Iterable
+from dataclasses import is_dataclass
 from typing import Any
 
 from freewheel.config.algos import find_algo
+from freewheel.config.ranges import Range
 from freewheel.config.settings import Config, WorldConfig
 from freewheel.errors import ConfigError
 from freewheel.imports import is_import, nearest
 
 WORLD_KINDS = ("auto", "inline", "pool", "vector")
-# name: (least, most), both included; None sets no bound.
-RANGES: dict[str, tuple[float | None, float | None]] = {
-    "steps": (1, None),
-    "seed": (0, 2**63 - 1),
-    "eval_episodes": (0, None),
-    "world.lanes": (1, 4096),
-    "world.workers": (0, 1024),
-    "world.threads": (0, 1024),
-    "world.min_ready": (0, 4096),
-    "world.stack": (1, 64),
-    "world.image_size": (0, 2048),
-    "world.skip": (1, 60),
-    "world.noop_max": (0, 10_000),
-    "world.max_episode_steps": (0, None),
-    "world.reward_clip": (0, None),
-    "q.gamma": (0, 1),
-    "q.n_step": (1, 1000),
-    "q.noisy_sigma": (0, None),
-    "q.num_quantiles": (1, None),
-    "q.num_taus": (1, None),
-    "q.num_target_taus": (1, None),
-    "q.num_act_taus": (1, None),
-    "q.num_cosines": (1, None),
-    "q.num_atoms": (2, None),
-    "ppo.gamma": (0, 1),
-    "ppo.gae_lambda": (0, 1),
-    "ppo.value_clip": (0, None),
-    "ppo.value_weight": (0, None),
-    "ppo.entropy_weight": (0, None),
-    "ppo.epochs": (1, 1000),
-    "ppo.minibatches": (1, None),
-    "ppo.target_kl": (0, None),
-    "ppo.log_std": (-20, 2),
-    "ppo.c_bar": (0, None),
-    "rollout.rows": (1, 2**24),
-    "rollout.max_lag": (0, None),
-    "rollout.reuse": (0, 1000),
-    "explore.start": (0, 1),
-    "explore.end": (0, 1),
-    "explore.over_steps": (1, None),
-    "explore.ladder_base": (0, 1),
-    "explore.ladder_power": (0, None),
-    "explore.hold_steps": (1, 10_000),
-    "explore.floor": (0, 1),
-    "explore.override": (0, 1),
-    "explore.pulse_every_steps": (0, None),
-    "explore.pulse_steps": (1, None),
-    "explore.pulse_epsilon": (0, 1),
-    "replay.rows": (2, 2**32 - 1),
-    "replay.warmup_rows": (1, None),
-    "replay.alpha": (0, 1),
-    "replay.beta": (0, 1),
-    "replay.beta_end": (0, 1),
-    "learner.batch_size": (1, None),
-    "learner.updates_per_call": (1, None),
-    "learner.accumulate": (1, None),
-    "learner.lr_end": (0, 1),
-    "learner.lr_warmup_updates": (0, None),
-    "learner.lr_restart_updates": (1, None),
-    "learner.weight_decay": (0, None),
-    "learner.clip_norm": (0, None),
-    "learner.target_every_updates": (1, None),
-    "learner.workers": (0, 64),
-    "learner.threads": (0, 1024),
-    "local.actors": (0, 1024),
-    "local.slack_steps": (0, None),
-    "local.prefetch": (1, 64),
-    "local.publish_every_updates": (1, None),
-    "local.publish_every_s": (0, None),
-    "local.restarts": (0, None),
-    "checkpoint.every_steps": (0, None),
-    "checkpoint.keep": (1, None),
-    "log.every_s": (0, None),
-    "log.clip_every_steps": (0, None),
-}
-ABOVE_ZERO = (
-    "q.huber",
-    "ppo.clip",
-    "ppo.rho_bar",
-    "learner.ratio",
-    "learner.lr",
-    "learner.adam_eps",
-    "learner.tau",
-    "world.reward_scale",
-    "world.ready_wait_s",
-    "local.step_timeout_s",
-    "local.stall_s",
-)
-BELOW_ONE = ("learner.beta1", "learner.beta2")
 POOL_ONLY = ("world.workers", "world.threads", "world.min_ready", "world.ready_wait_s")
 
 
 def check(config: Config) -> None:
     """Refuses values that cannot work, and says what to change."""
-    algo = find_algo(config.algo)
-    for name, (least, most) in {**RANGES, **algo.ranges}.items():
-        value = value_of(config, name)
-        if value is None:
-            continue
-        if not (least is None or value >= least) or not (most is None or value <= most):
-            raise ConfigError(f"{name}={value} must be {_range(least, most)}.")
-    for name in ABOVE_ZERO:
-        value = value_of(config, name)
-        if value is not None and not 0 < value < float("inf"):
-            raise ConfigError(f"{name}={value} must be above 0 and finite.")
-    for name in BELOW_ONE:
-        if not 0 <= value_of(config, name) < 1:
-            raise ConfigError(f"{name}={value_of(config, name)} must be at least 0 and below 1.")
-    if config.learner.tau > 1:
-        raise ConfigError(f"learner.tau={config.learner.tau} must be at most 1, which copies the online network.")
+    _check_ranges(config)
     for name in config.log.sinks:
         if not is_import(name):
             raise ConfigError(f"log.sinks={name!r} must be module:name.")
     _check_world(config.world)
     _check_net(config)
     _check_learner(config)
-    algo.check(config)
+    find_algo(config.algo).check(config)
+
+
+def _check_ranges(settings: Any, prefix: str = "") -> None:
+    """The ranges are in the types of the settings."""
+    for name, kind in typing.get_type_hints(type(settings), include_extras=True).items():
+        value = getattr(settings, name)
+        if is_dataclass(value):
+            _check_ranges(value, f"{name}.")
+        for allowed in getattr(kind, "__metadata__", ()):
+            if isinstance(allowed, Range) and value is not None and not allowed.least <= value <= allowed.most:
+                raise ConfigError(f"{prefix}{name}={value} must be {allowed}.")
 
 
 def _check_world(world: WorldConfig) -> None:
@@ -162,10 +72,16 @@ def _check_net(config: Config) -> None:
     for name in ("hidden", "channels", "kernels", "strides"):
         if any(width < 1 for width in getattr(net, name)):
             raise ConfigError(f"net.{name}={getattr(net, name)} must be numbers of at least 1.")
+    if net.body in ("auto", "cnn", "impala") and not net.channels:
+        raise ConfigError(f"net.channels is empty; net.body={net.body} has a convolution for each. Give at least one.")
     if net.body != "impala" and len({len(net.channels), len(net.kernels), len(net.strides)}) != 1:
         raise ConfigError(
             f"net.channels={net.channels}, net.kernels={net.kernels} and net.strides={net.strides} must have the "
             "same length: one entry per convolution."
+        )
+    if net.complete and not find_algo(config.algo).takes_complete:
+        raise ConfigError(
+            f"net.complete=true names a network that gives action values, which {config.algo} cannot use. Leave it out."
         )
     if net.body not in ("auto", "mlp", "cnn", "impala") and ":" not in net.body:
         raise ConfigError(f"net.body={net.body!r} must be mlp, cnn, impala, auto or module:name.")
@@ -243,7 +159,10 @@ def unused(config: Config) -> dict[str, str]:
         "learner.memory_format",
     )
     add(":" not in config.net.body, f"net.body={config.net.body} is a built-in network", "net.complete")
-    own: dict[str, str] = find_algo(config.algo).unused(config)
+    algo = find_algo(config.algo)
+    add(not algo.takes_complete, f"algo={config.algo} does not use it", "net.complete")
+    add(not algo.can_sample, f"algo={config.algo} has no policy to sample from", "eval_sampled")
+    own: dict[str, str] = algo.unused(config)
     return found | own
 
 
@@ -261,9 +180,3 @@ def value_of(config: Config, name: str) -> Any:
     for part in name.split("."):
         value = getattr(value, part, None)
     return value
-
-
-def _range(least: float | None, most: float | None) -> str:
-    if most is None:
-        return f"at least {least}"
-    return f"at most {most}" if least is None else f"between {least} and {most}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from freewheel.config.ranges import SMALLEST, AboveZero, BelowOne, Natural, NotNegative, Positive, Range, Share
 
 Runtime = Literal["auto", "local", "sequential"]
 
@@ -12,16 +14,16 @@ Runtime = Literal["auto", "local", "sequential"]
 class ImageConfig:
     """How images are prepared when they leave the env. The defaults change nothing."""
 
-    image_size: int = 0
+    image_size: Annotated[int, Range(0, 2048)] = 0
     """Resize images to squares of this side, in pixels; 0 keeps their size."""
 
     grey: bool = False
     """Convert images to greyscale."""
 
-    skip: int = 1
+    skip: Annotated[int, Range(1, 60)] = 1
     """Frame skip: repeat each action for this many frames. The image is the pixelwise maximum of the last two frames, because some games draw objects only every second frame."""
 
-    noop_max: int = 0
+    noop_max: Annotated[int, Range(0, 10_000)] = 0
     """Start each episode with a random number of no-op frames, fewer than this."""
 
     fire_reset: bool = False
@@ -41,37 +43,37 @@ def wanted(config: ImageConfig) -> dict[str, object]:
 class WorldConfig(ImageConfig):
     """Where experience comes from."""
 
-    lanes: int = 8
+    lanes: Annotated[int, Range(1, 4096)] = 8
     """Number of env copies."""
 
     kind: str = "auto"
     """How the env copies are stepped. inline: one by one; pool: in worker processes; vector: by the env's own vector env; module:name: by your own world; auto: measure them and use the fastest (in the sequential runtime always inline)."""
 
-    workers: int = 0
+    workers: Annotated[int, Range(0, 1024)] = 0
     """pool: number of worker processes; 0 chooses."""
 
-    threads: int = 0
+    threads: Annotated[int, Range(0, 1024)] = 0
     """pool: threads per worker process, for envs that wait for another program; 0 chooses."""
 
-    min_ready: int = 0
+    min_ready: Annotated[int, Range(0, 4096)] = 0
     """pool: act as soon as this many lanes are ready; 0 means a quarter of them, or all in the sequential runtime."""
 
-    ready_wait_s: float = 0.01
+    ready_wait_s: AboveZero = 0.01
     """pool: after waiting this many seconds, act with fewer lanes."""
 
-    stack: int = 1
+    stack: Annotated[int, Range(1, 64)] = 1
     """Frame stacking: the network sees this many of the latest observations."""
 
     kwargs: str = "{}"
     """Keyword arguments for the env, as a JSON object."""
 
-    max_episode_steps: int = 0
+    max_episode_steps: Natural = 0
     """Truncate episodes after this many steps; 0 keeps the env's own limit."""
 
-    reward_scale: float = 1.0
+    reward_scale: AboveZero = 1.0
     """Multiply rewards by this for training. Reported returns are not scaled."""
 
-    reward_clip: float = 0.0
+    reward_clip: NotNegative = 0.0
     """Clip rewards to plus or minus this for training, after scaling; 0 does not clip."""
 
     bad_rows: Literal["stop", "drop"] = "stop"
@@ -123,55 +125,55 @@ class NetConfig:
 class LearnerConfig:
     """How batches become weights."""
 
-    batch_size: int = 128
+    batch_size: Positive = 128
     """Rows per batch."""
 
-    ratio: float = 32.0
+    ratio: AboveZero = 32.0
     """Replay ratio: rows sampled for training per env step. The learner makes ratio / batch_size updates per step."""
 
-    updates_per_call: int = 1
+    updates_per_call: Positive = 1
     """Updates per call of the learner."""
 
-    accumulate: int = 1
+    accumulate: Positive = 1
     """Gradient accumulation: split each batch into this many parts."""
 
     optimizer: Literal["adam", "adamw"] = "adam"
     """The optimiser."""
 
-    lr: float = 5e-4
+    lr: AboveZero = 5e-4
     """Peak learning rate."""
 
     lr_schedule: Literal["constant", "linear", "cosine", "restarts"] = "constant"
     """Learning rate schedule after the warm-up; restarts repeats the cosine."""
 
-    lr_end: float = 0.0
+    lr_end: Share = 0.0
     """Final learning rate of linear, cosine and restarts, as a fraction of lr."""
 
-    lr_warmup_updates: int = 0
+    lr_warmup_updates: Natural = 0
     """Warm-up: raise the learning rate to lr over this many updates."""
 
-    lr_restart_updates: int = 10_000
+    lr_restart_updates: Positive = 10_000
     """restarts: updates per cosine."""
 
-    beta1: float = 0.9
+    beta1: BelowOne = 0.9
     """Adam beta1."""
 
-    beta2: float = 0.999
+    beta2: BelowOne = 0.999
     """Adam beta2."""
 
-    adam_eps: float = 1e-8
+    adam_eps: AboveZero = 1e-8
     """Adam epsilon."""
 
-    weight_decay: float = 0.01
+    weight_decay: NotNegative = 0.01
     """adamw: weight decay."""
 
-    clip_norm: float = 10.0
+    clip_norm: NotNegative = 10.0
     """Clip the gradient norm to this; 0 does not clip."""
 
-    target_every_updates: int = 250
+    target_every_updates: Positive = 250
     """Update the target network every this many updates."""
 
-    tau: float = 1.0
+    tau: Annotated[float, Range(SMALLEST, 1, "above 0 and at most 1, which copies the online network")] = 1.0
     """Target network update rate (Polyak); 1 copies the online network."""
 
     compile: Literal["auto", "on", "off"] = "auto"
@@ -180,13 +182,13 @@ class LearnerConfig:
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
     """Precision of the learner's forward and backward passes; weights stay float32. auto: measure what this machine supports and use the fastest."""
 
-    workers: int = 0
+    workers: Annotated[int, Range(0, 64)] = 0
     """Gradient workers: processes that share the gradient of each batch, on CUDA one per device. 0: one on CUDA; else, if updates are slow, measure one against one per core and use the faster."""
 
     memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
     """cnn, impala: memory format of the learner's images. Changes the speed, not the results; auto uses the faster."""
 
-    threads: int = 0
+    threads: Annotated[int, Range(0, 1024)] = 0
     """torch threads of the learner. 0: the fastest number for images, else 1."""
 
     device: str = "auto"
@@ -197,22 +199,22 @@ class LearnerConfig:
 class LocalConfig:
     """The local runtime: each role is a process."""
 
-    actors: int = 0
+    actors: Annotated[int, Range(0, 1024)] = 0
     """Number of actor processes; 0 chooses by the number of cores."""
 
     free: bool = False
     """Never hold actors back, even if the learner cannot keep up with the replay ratio."""
 
-    slack_steps: int = 0
+    slack_steps: Natural = 0
     """Steps that actors may run ahead of the replay ratio; 0 chooses."""
 
-    prefetch: int = 4
+    prefetch: Annotated[int, Range(1, 64)] = 4
     """Batches to prepare in advance while the learner trains."""
 
-    publish_every_updates: int = 8
+    publish_every_updates: Positive = 8
     """Publish weights to the actors every this many updates."""
 
-    publish_every_s: float = 0.1
+    publish_every_s: NotNegative = 0.1
     """Publish weights at least this often, in seconds."""
 
     act_precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
@@ -227,13 +229,13 @@ class LocalConfig:
     pin: Literal["auto", "on", "off"] = "auto"
     """Pin the learner to its own core. auto: pin it when other processes delay it, and undo that if it does not help."""
 
-    step_timeout_s: float = 60.0
+    step_timeout_s: AboveZero = 60.0
     """Restart an actor whose env takes longer than this for one step, in seconds."""
 
-    stall_s: float = 30.0
+    stall_s: AboveZero = 30.0
     """Restart a process that shows no sign of life for this long, in seconds."""
 
-    restarts: int = 3
+    restarts: Natural = 3
     """Restarts allowed per process within ten minutes; one more ends the run."""
 
     profile: bool = False
@@ -244,10 +246,10 @@ class LocalConfig:
 class CheckpointConfig:
     """What is saved, and when."""
 
-    every_steps: int = 25_000
+    every_steps: Natural = 25_000
     """Save a checkpoint every this many steps; 0 saves only at the end."""
 
-    keep: int = 3
+    keep: Positive = 3
     """Number of checkpoints to keep."""
 
     replay: bool = False
@@ -267,10 +269,10 @@ class LogConfig:
     csv: bool = True
     """Write episodes.csv and metrics.csv."""
 
-    every_s: float = 1.0
+    every_s: NotNegative = 1.0
     """Log metrics every this many seconds."""
 
-    clip_every_steps: int = 0
+    clip_every_steps: Natural = 0
     """Film a greedy episode for TensorBoard, at the first checkpoint after this many steps; 0 films none."""
 
     sinks: tuple[str, ...] = ()
@@ -287,16 +289,16 @@ class Config:
     algo: str = "dqn"
     """The algorithm: dqn, qrdqn, iqn, c51, rainbow (c51 with double, dueling, noisy, PER and 3-step returns), ppo, appo (ppo that collects while it learns), sac, or your own as module:name. --algo NAME --help shows its settings."""
 
-    steps: int = 100_000
+    steps: Positive = 100_000
     """Total env steps, over all lanes."""
 
-    seed: int = 0
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     """Random seed of the run."""
 
     runtime: Runtime = "auto"
     """sequential: one process, reproducible bit for bit; local: actors and learner in separate processes; auto: local on more than one core, except for algorithms that learn in lockstep, such as ppo."""
 
-    eval_episodes: int = 100
+    eval_episodes: Natural = 100
     """Evaluation episodes at the end of the run, greedy unless eval_sampled is set; 0 skips the evaluation."""
 
     eval_sampled: bool = False

@@ -32,7 +32,7 @@ def functions_of(update: Update, batch: Batch, draws: Draws) -> list[tuple[Funct
         return [(_part_function(update, which, batch, draws), args) for which in range(len(update.algo.losses))]
     if not update.has_lookahead:
         return [(_whole_function(update, batch, draws), update.args(batch, draws))]
-    seen = update.seen_ahead(batch, draws)
+    seen = update.target_inputs(batch, draws)
     full = {**batch, **update.look_ahead(update.state.target, seen)}
 
     def ahead(target: Tensor, *given: Tensor) -> list[Tensor]:

@@ -22,7 +22,7 @@ from freewheel.report.ledger import Page
 from freewheel.report.phases import COUNTERS, PHASES
 from freewheel.weights.board import Publisher
 
-SAMPLE, TRANSFER, COMPUTE, TEAM, PRIORITIES, PUBLISH = (
+SAMPLE, TRANSFER, COMPUTE, WAIT_WORKERS, PRIORITIES, PUBLISH = (
     PHASES.index(name) for name in ("sample", "transfer", "compute", "wait_workers", "priorities", "publish")
 )
 BEATS, UPDATES, SAMPLES = (COUNTERS.index(name) for name in ("beats", "updates", "samples"))
@@ -145,9 +145,9 @@ class Learner:
         self.update_s = (time.perf_counter() - begun) / max(update.num_updates - before, 1)
         check_finite(update.state, self.updates, self.lr)
 
-    def mark_team(self, is_waiting: bool) -> None:
+    def mark_workers(self, is_waiting: bool) -> None:
         """Within an update: it begins or ends to wait for the gradients of other workers."""
-        self._enter(TEAM if is_waiting else COMPUTE)
+        self._enter(WAIT_WORKERS if is_waiting else COMPUTE)
 
     def use_targets(self, targets: TargetValues) -> None:
         """From now on another process is shown the batches before they are trained on."""
@@ -181,7 +181,7 @@ class Learner:
             **self.algo.metrics(),
             **own,
             **use_of(self.update.device),
-            **({"ahead_share": self.targets.share} if self.targets else {}),
+            **({"target_process_share": self.targets.share} if self.targets else {}),
         }
 
     def tensors(self) -> dict[str, Tensor]:

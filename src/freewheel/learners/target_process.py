@@ -80,7 +80,7 @@ class TargetValues(SharedTensors):
         return found
 
     def _show_drawn(self, drawn: Drawn) -> None:
-        drawn.ahead = self.show([Update.seen_ahead(*one) for one in zip(drawn.given, drawn.draws, strict=True)])
+        drawn.ahead = self.show([Update.target_inputs(*one) for one in zip(drawn.given, drawn.draws, strict=True)])
 
     def found(self, number: int, group: int) -> Nested | None:
         """The values of a group of a batch that was shown, if they are there and of the target as it is."""

@@ -142,14 +142,14 @@ class Update:
 
     def lookahead(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """What the target network says of the next states: all that the updates of a call need of it."""
-        seen = self.seen_ahead(batch, draws)
+        seen = self.target_inputs(batch, draws)
         if self._lookahead is None or self.algo.lookahead is None:
             return self.look_ahead(self.state.target, seen)
         found = self._lookahead(self.state.target, *leaves(seen))
         return dict(zip(self.algo.lookahead.names, found, strict=True))
 
     @staticmethod
-    def seen_ahead(batch: Batch, draws: Draws) -> dict[str, Any]:
+    def target_inputs(batch: Batch, draws: Draws) -> dict[str, Any]:
         """What the target network is shown, contiguous: stacks that share frames lie otherwise in the replay than with the target process."""
         own = {name: draw for name, draw in draws.items() if name.startswith("target_")}
         return mapped({"next_obs": batch["next_obs"], **own}, lambda tensor: tensor.contiguous())

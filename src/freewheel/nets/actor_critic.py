@@ -151,9 +151,9 @@ def _body(given: Body, space: Space, net: NetConfig, stack: int, num_inputs: int
     gain = math.sqrt(2)
     if not num_inputs:
         return build_body(given, space, net, stack, orthogonal_gain=gain)
-    layers = dense(num_inputs, net.hidden, net.activation, net.norm)
+    layers, num_features = dense(num_inputs, net.hidden, net.activation, net.norm)
     initialize(layers, net.init, net.activation, gain)
-    return layers, net.hidden[-1] if net.hidden else num_inputs
+    return layers, num_features
 
 
 def _without_mask(space: Space, num_outputs: int, spans: Sequence[tuple[int, int]]) -> tuple[Space, str | None]:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from freewheel.errors import ConfigError
-
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "tanh": nn.Tanh,
@@ -15,12 +13,10 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "silu": nn.SiLU,
 }
-NORMS = ("none", "layer", "batch", "batch_conv")
-INITS = ("default", "he", "xavier", "orthogonal")
 
 
-def dense(num_inputs: int, hidden: Sequence[int], act: str, norm_name: str) -> nn.Sequential:
-    """Hidden layers. Each is named by kind and position, so that adding a norm renames no other layer."""
+def dense(num_inputs: int, hidden: Sequence[int], act: str, norm_name: str) -> tuple[nn.Sequential, int]:
+    """Hidden layers, and the number of their outputs. Each is named by kind and position, so that adding a norm renames no other layer."""
     layers = nn.Sequential()
     for i, size in enumerate(hidden):
         layers.add_module(f"linear{i}", nn.Linear(num_inputs, size))
@@ -28,20 +24,16 @@ def dense(num_inputs: int, hidden: Sequence[int], act: str, norm_name: str) -> n
             layers.add_module(f"norm{i}", normed)
         layers.add_module(f"activation{i}", activation(act))
         num_inputs = size
-    return layers
+    return layers, num_inputs
 
 
 def activation(name: str, in_place: bool = False) -> nn.Module:
     """In place is for inputs that nothing else reads: backward needs neither a convolution's nor a norm's output."""
-    if name not in ACTIVATIONS:
-        raise ConfigError(f"net.activation={name!r} is not known; choose one of {', '.join(ACTIVATIONS)}.")
     return nn.ReLU(inplace=True) if in_place and name == "relu" else ACTIVATIONS[name]()
 
 
 def norm(name: str, num_features: int, is_image: bool = False) -> nn.Module | None:
     """The norm of a layer's output; on images, per channel (batch) or over the whole image (layer)."""
-    if name not in NORMS:
-        raise ConfigError(f"net.norm={name!r} is not known; choose one of {', '.join(NORMS)}.")
     if name == "none" or (name == "batch_conv" and not is_image):
         return None
     if name.startswith("batch"):
@@ -51,8 +43,6 @@ def norm(name: str, num_features: int, is_image: bool = False) -> nn.Module | No
 
 def initialize(module: nn.Module, init: str, activation: str, orthogonal_gain: float | None = None) -> None:
     """Sets the initial weights of every linear map and convolution in `module`. Draws from torch's own generator."""
-    if init not in INITS:
-        raise ConfigError(f"net.init={init!r} is not known; choose one of {', '.join(INITS)}.")
     if init == "default":
         return
     # The gains of the other activations are close to that of relu.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ class SoftActorCritic(nn.Module):
     ) -> None:
         super().__init__()
         self.critics = nn.ModuleList(Critic(obs_space, num_actions, net, stack, body) for _ in range(2))
-        self.actor = Actor(obs_space, 2 * num_actions, net, stack, body)
+        self.actor = build_actor(obs_space, 2 * num_actions, net, stack, body)
         self.temperature = Temperature(alpha)
 
     def forward(self, obs: Obs | None = None, action: Tensor | None = None) -> Tensor:
@@ -53,8 +54,8 @@ class Critic(nn.Module):
         super().__init__()
         self.body, size, is_vector = _encoder(obs_space, net, stack, body)
         hidden = net.hidden if is_vector else (CRITIC_WIDTH,)
-        self.layers = dense(size + num_actions, hidden, net.activation, net.norm)
-        self.value = nn.Linear(hidden[-1] if hidden else size + num_actions, 1)
+        self.layers, size = dense(size + num_actions, hidden, net.activation, net.norm)
+        self.value = nn.Linear(size, 1)
         initialize(self, net.init, net.activation)
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
@@ -63,20 +64,13 @@ class Critic(nn.Module):
         return value.squeeze(1)
 
 
-class Actor(nn.Module):
+def build_actor(obs_space: Space, num_outputs: int, net: NetConfig, stack: int, body: Any) -> nn.Module:
     """Observations to the outputs [B, num_outputs] of a distribution over actions."""
-
-    def __init__(self, obs_space: Space, num_outputs: int, net: NetConfig, stack: int, body: Any) -> None:
-        super().__init__()
-        self.body, size, is_vector = _encoder(obs_space, net, stack, body)
-        hidden = net.hidden if is_vector else ()
-        self.layers = dense(size, hidden, net.activation, net.norm)
-        self.outputs = nn.Linear(hidden[-1] if hidden else size, num_outputs)
-        initialize(self, net.init, net.activation)
-
-    def forward(self, obs: Obs) -> Tensor:
-        outputs: Tensor = self.outputs(self.layers(self.body(obs)))
-        return outputs
+    encoder, size, is_vector = _encoder(obs_space, net, stack, body)
+    layers, size = dense(size, net.hidden if is_vector else (), net.activation, net.norm)
+    made = nn.Sequential(OrderedDict(body=encoder, layers=layers, outputs=nn.Linear(size, num_outputs)))
+    initialize(made, net.init, net.activation)
+    return made
 
 
 class Temperature(nn.Module):

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from freewheel.config import NetConfig, QConfig
 from freewheel.errors import ConfigError
-from freewheel.nets.bodies import build_body
+from freewheel.nets.bodies import BUILT_IN, build_body
 from freewheel.nets.custom import Body, given_body, make_body, output_of
-from freewheel.nets.inputs import Obs, takes_vector, vector_input
-from freewheel.nets.layers import dense, initialize
+from freewheel.nets.inputs import Obs
 from freewheel.spec import Space
 
 
@@ -44,21 +43,6 @@ class QNet(nn.Module):
             raise TypeError("this network gives quantiles at fractions: call it with taus [B, N].")
         per_tau: Tensor = self.head(self.embedding(features, taus), noise)
         return per_tau.transpose(1, 2)
-
-
-class MlpBody(nn.Module):
-    """Observations of any space to [B, num_features]."""
-
-    def __init__(self, space: Space, net: NetConfig, stack: int) -> None:
-        super().__init__()
-        self.inputs, size = vector_input(space, stack, net.rescale)
-        self.layers = dense(size, net.hidden, net.activation, net.norm)
-        self.num_features = net.hidden[-1] if net.hidden else size
-        initialize(self, net.init, net.activation)
-
-    def forward(self, obs: Obs) -> Tensor:
-        features: Tensor = self.layers(self.inputs(obs))
-        return features
 
 
 class QHead(nn.Module):
@@ -174,13 +158,8 @@ def build_net(
     if net.complete:
         has_more = num_values is not None or has_fractions
         return QNet(_complete(obs_space, action_space, given, q, algo, has_more, stack), None, None, action_space)
-    made: nn.Module
-    if takes_vector(given, obs_space):
-        made = MlpBody(obs_space, net, stack)
-        num_features = made.num_features
-    else:
-        hint = ", or set net.complete=true if it gives action values"
-        made, num_features = build_body(given, obs_space, net, stack, hint=hint)
+    hint = ", or set net.complete=true if it gives action values"
+    made, num_features = build_body(given, obs_space, net, stack, hint=hint)
     embedding = FractionEmbedding(num_features, q.num_cosines) if has_fractions else None
     sigma = q.noisy_sigma if q.noisy else None
     head = QHead(num_features, int(action_space.n), num_values, dueling=q.dueling, noisy_sigma=sigma)
@@ -191,7 +170,7 @@ def _complete(
     obs_space: Space, actions: spaces.Discrete, given: Body, q: QConfig, algo: str, has_more: bool, stack: int
 ) -> nn.Module:
     """A network of the user's that gives action values itself."""
-    if isinstance(given, str) and given in ("auto", "mlp", "cnn", "impala"):
+    if isinstance(given, str) and given in BUILT_IN:
         raise ConfigError(f"net.complete=true needs your own network in net.body, but net.body={given}.")
     made = make_body(given, obs_space, stack)
     if has_more or q.dueling or q.noisy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,9 +38,10 @@ class RoleAccount:
 
 @dataclass(frozen=True)
 class Account:
-    """All roles, what binds the run (`binds`, and `verdict` as a sentence), and warnings."""
+    """All roles, the lines of its table, what binds the run (`binds`, and `verdict` as a sentence), and warnings."""
 
     roles: dict[str, RoleAccount]
+    lines: tuple[RoleAccount, ...]
     binds: str
     verdict: str
     warnings: tuple[str, ...]
@@ -72,23 +73,35 @@ class Account:
 
 
 def account(
-    roles: Sequence[RoleTime], *, ratio_target: float, ratio: float, is_free: bool, warmup_s: float = 0.0
+    roles: Sequence[RoleTime],
+    *,
+    ratio_target: float,
+    ratio: float,
+    is_free: bool,
+    warmup_s: float = 0.0,
+    fewer_updates: str = "",
 ) -> Account:
-    """Adds the roles up. `warmup_s` is how long a learner had to wait for its first rows, which blames no side."""
+    """Adds the roles up.
+
+    `warmup_s` is how long a learner had to wait for its first rows, which blames no side. `fewer_updates` is the algorithm's
+    setting for fewer updates per step, if it has one.
+    """
     merged = merge(roles)
     actors = _side([role for role in merged if role.kind == "actor"])
-    learners = _side([role for role in merged if role.kind == "learner"], clean(warmup_s))
+    learners = _side([role for role in merged if role.kind == "learner"], clean(warmup_s), fewer_updates)
     if not actors.wall_s and not learners.wall_s:
-        actors = _side([role for role in merged if role.kind not in OF_KIND])  # sequential: one role acts and learns
+        # Sequential: one role acts and learns.
+        actors = _side([role for role in merged if role.kind not in OF_KIND], fewer_updates=fewer_updates)
     binds, verdict = judge(actors, learners, ratio_target, ratio, is_free)
     warnings = find_warnings(merged, actors, learners, ratio_target, ratio, is_free)
-    return Account({role.name: _shares(role) for role in merged}, binds, verdict, tuple(warnings))
+    by_name = {role.name: _shares(role) for role in merged}
+    return Account(by_name, tuple(_lines(merged)), binds, verdict, tuple(warnings))
 
 
 def table(account: Account) -> str:
     """Plain text of at most 80 columns: one line per role, the warnings, the verdict."""
     lines = [f"{'role':<12} {'time':>9} {'closed':>7} {'useful':>7} {'cores':>6}  where it went, in %"]
-    for role in _shown(list(account.roles.values())):
+    for role in account.lines:
         closed, useful = f"{100 * role.closed:.0f} %", f"{100 * role.useful:.0f} %"
         cores = min(role.cpu_share, 999.0)
         head = f"{role.name[:12]:<12} {_seconds(role.wall_s):>9} {closed:>7} {useful:>7} {cores:>6.2f}  "
@@ -123,42 +136,25 @@ def _shares(role: RoleTime) -> RoleAccount:
     )
 
 
-def _side(roles: Sequence[RoleTime], warmup_s: float = 0.0) -> Side:
+def _side(roles: Sequence[RoleTime], warmup_s: float = 0.0, fewer_updates: str = "") -> Side:
     names = dict.fromkeys(name for role in roles for name in role.phases)
     return Side(
         {name: math.fsum(role.phases.get(name, 0.0) for role in roles) for name in names},
         math.fsum(_whole_s(role) for role in roles),
         warmup_s * len(roles),
+        fewer_updates,
     )
 
 
-def _shown(roles: list[RoleAccount]) -> list[RoleAccount]:
-    """Many roles of a kind become one line."""
-    shown = []
+def _lines(roles: Sequence[RoleTime]) -> Iterator[RoleAccount]:
+    """Roles as the table shows them: many of a kind become one line, with their mean wall time."""
     for kind in dict.fromkeys(role.kind for role in roles):
         same = [role for role in roles if role.kind == kind]
-        shown += same if len(same) <= SHOWN_PER_KIND else [_mean(same)]
-    return shown
-
-
-def _mean(roles: list[RoleAccount]) -> RoleAccount:
-    """Their mean shares, weighted by wall time."""
-    total_s = math.fsum(role.wall_s for role in roles)
-    weights = [role.wall_s / total_s if total_s > 0 else 1 / len(roles) for role in roles]
-
-    def mean(shares: Iterable[float]) -> float:
-        return math.fsum(share * weight for share, weight in zip(shares, weights, strict=True))
-
-    names = dict.fromkeys(name for role in roles for name in role.phases)
-    return replace(
-        roles[0],
-        name=f"{len(roles)} {roles[0].kind}s",
-        wall_s=total_s / len(roles),
-        closed=mean(role.closed for role in roles),
-        useful=mean(role.useful for role in roles),
-        phases={name: mean(role.phases.get(name, 0.0) for role in roles) for name in names},
-        cpu_share=mean(role.cpu_share for role in roles),
-    )
+        if len(same) <= SHOWN_PER_KIND:
+            yield from map(_shares, same)
+        else:
+            (together,) = merge([replace(role, name=f"{len(same)} {kind}s") for role in same])
+            yield replace(_shares(together), wall_s=together.wall_s / len(same))
 
 
 def _spent(role: RoleAccount) -> str:

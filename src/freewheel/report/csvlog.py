@@ -8,6 +8,7 @@ A resumed run appends below the same header.
 from __future__ import annotations
 
 import csv
+import mmap
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -106,14 +107,7 @@ class EpisodesCsv(_CsvLog):
 def _cut_torn_row(path: Path) -> None:
     """Cuts everything after the last newline: a row whose writer died before it was complete."""
     with open(path, "r+b") as file:
-        end = size = file.seek(0, os.SEEK_END)
-        while end > 0:
-            start = max(0, end - 4096)
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
-            if newline >= 0:
-                end = start + newline + 1
-                break
-            end = start
-        if end < size:
+        if file.seek(0, os.SEEK_END):  # an empty file cannot be mapped
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                end = content.rfind(b"\n") + 1
             file.truncate(end)

@@ -9,6 +9,10 @@ from freewheel import _core
 from freewheel.errors import ConfigError
 from freewheel.memory.segment import Segment
 
+# The time and counts of one role. `enter(phase)` ends the running phase and begins another; `count(counter, n)` adds n;
+# `set(gauge, value)` replaces. All take an index into the names of the ledger.
+Page = _core.Ledger
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -45,16 +49,18 @@ class Ledger:
         self.phases = tuple(phases)
         self.counters = tuple(counters)
         self.gauges = tuple(gauges)
-        page_bytes = _core.Ledger.num_bytes(len(phases), len(counters), len(gauges))
+        page_bytes = Page.num_bytes(len(phases), len(counters), len(gauges))
         self.segment = Segment.create(num_roles * page_bytes, "the ledger")
 
     def page(self, role: int) -> Page:
         """What the role marks its time with."""
-        return Page(self._core(role), self)
+        if not 0 <= role < self.num_roles:
+            raise ConfigError(f"role {role} does not exist: there are roles 0 to {self.num_roles - 1}.")
+        return Page.make(self.segment.core, role, len(self.phases), len(self.counters), len(self.gauges))
 
     def snapshot(self, role: int) -> Snapshot:
         """What the role has marked so far."""
-        is_whole, values, gauges = self._core(role).snapshot()
+        is_whole, values, gauges = self.page(role).snapshot()
         split = len(self.phases)
         return Snapshot(
             dict(zip(self.phases, values[:split], strict=True)),
@@ -62,41 +68,3 @@ class Ledger:
             dict(zip(self.gauges, gauges, strict=True)),
             is_whole,
         )
-
-    def _core(self, role: int) -> _core.Ledger:
-        if not 0 <= role < self.num_roles:
-            raise ConfigError(f"role {role} does not exist: there are roles 0 to {self.num_roles - 1}.")
-        return _core.Ledger.make(self.segment.core, role, len(self.phases), len(self.counters), len(self.gauges))
-
-
-class Page:
-    """Marks the time and counts of one role, by index: look indices up once with `phase`, `counter` and `gauge`.
-
-    `enter(phase)` ends the running phase and begins another; `count(counter, n)` adds n; `set(gauge, value)` replaces.
-    """
-
-    __slots__ = ("_ledger", "core", "count", "enter", "set", "start")
-
-    def __init__(self, core: _core.Ledger, ledger: Ledger) -> None:
-        self.core = core
-        self._ledger = ledger
-        # Bound once: an attribute look-up and another call would cost as much as the mark itself.
-        self.start = core.start
-        self.enter = core.enter
-        self.count = core.count
-        self.set = core.set
-
-    def phase(self, name: str) -> int:
-        return _index(name, self._ledger.phases, "phase")
-
-    def counter(self, name: str) -> int:
-        return _index(name, self._ledger.counters, "counter")
-
-    def gauge(self, name: str) -> int:
-        return _index(name, self._ledger.gauges, "gauge")
-
-
-def _index(name: str, names: tuple[str, ...], what: str) -> int:
-    if name not in names:
-        raise ConfigError(f"{what} {name!r} is not in the ledger; it has {', '.join(names) or 'none'}.")
-    return names.index(name)

@@ -21,8 +21,9 @@ class ProcessUsage:
     The system may reuse a pid: a process with another start time counts as ended.
     """
 
-    def __init__(self, pid: int, proc: Path = PROC) -> None:
-        self.pid = pid
+    def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic, proc: Path = PROC) -> None:
+        self._clock = clock
+        self._last: tuple[float, float] | None = None  # time and CPU seconds at the last call of `metrics`
         self._stat, self._statm = proc / str(pid) / "stat", proc / str(pid) / "statm"
         fields = self._fields()
         self._began = fields[19] if fields else None
@@ -43,6 +44,18 @@ class ProcessUsage:
         except (OSError, ValueError, IndexError):
             return None
 
+    def metrics(self, role: str) -> dict[str, float]:
+        """`process/<role>/memory_mb`, and from the second call on `cpu_share`: cores since the last call. Empty if it has ended."""
+        now, cpu_s, memory_mb = self._clock(), self.cpu_s(), self.memory_mb()
+        if cpu_s is None or memory_mb is None:
+            return {}
+        name = f"process/{role.replace(' ', '_')}"
+        found = {f"{name}/memory_mb": memory_mb}
+        if self._last is not None:
+            found[f"{name}/cpu_share"] = max(cpu_s - self._last[1], 0.0) / max(now - self._last[0], 1e-9)
+        self._last = now, cpu_s
+        return found
+
     def _fields(self) -> list[str]:
         """From the third field on: the second is the program's name, which may contain spaces and brackets."""
         try:
@@ -50,36 +63,6 @@ class ProcessUsage:
         except OSError:
             return []
         return fields if len(fields) > 19 else []
-
-
-class Processes:
-    """CPU share and memory of each role's process, since the previous call."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic, proc: Path = PROC) -> None:
-        self._clock, self._proc = clock, proc
-        self._last: dict[str, tuple[ProcessUsage, float, float]] = {}
-
-    def metrics(self, pids: Mapping[str, int]) -> dict[str, float]:
-        """`process/<role>/cpu_share` in cores and `process/<role>/memory_mb`, for each role that is alive.
-
-        The first call for a process has no cpu_share yet.
-        """
-        found: dict[str, float] = {}
-        before, self._last = self._last, {}
-        for role, pid in pids.items():
-            last = before.get(role)
-            if last is not None and last[0].pid != pid:
-                last = None  # the role was restarted
-            usage = ProcessUsage(pid, self._proc) if last is None else last[0]
-            now, cpu_s, memory_mb = self._clock(), usage.cpu_s(), usage.memory_mb()
-            if cpu_s is None or memory_mb is None:
-                continue
-            name = f"process/{role.replace(' ', '_')}"
-            found[f"{name}/memory_mb"] = memory_mb
-            if last is not None:
-                found[f"{name}/cpu_share"] = max(cpu_s - last[2], 0.0) / max(now - last[1], 1e-9)
-            self._last[role] = (usage, now, cpu_s)
-        return found
 
 
 class Usage:

@@ -32,7 +32,7 @@ WORDS = {
     "transfer": ("moving batches to the device", _SMALLER),
     "compute": (
         "updates",
-        "compile updates (--compile on) if they are eager, make fewer per step (--learner.ratio, --ppo.epochs), or use a smaller network",
+        "compile updates (--compile on) if they are eager{fewer}, or use a smaller network",
     ),
     "wait_workers": ("waiting for gradient workers", "use fewer of them (--learner.workers 1)"),
     "priorities": ("writing priorities back", "use uniform replay (--replay.no-prioritized)"),
@@ -52,11 +52,15 @@ ALONE = {
 
 @dataclass(frozen=True)
 class Side:
-    """All roles of one kind together: their seconds added up. Of the wait for data, `warmup_s` was to be expected."""
+    """All roles of one kind together: their seconds added up.
+
+    Of the wait for data, `warmup_s` was to be expected. `fewer_updates` is the setting for fewer updates per step, if there is one.
+    """
 
     phases_s: Mapping[str, float]
     wall_s: float
     warmup_s: float = 0.0
+    fewer_updates: str = ""
 
     @property
     def running_s(self) -> float:
@@ -77,6 +81,11 @@ class Side:
         names = [name for name in self.phases_s if name not in WAITS | {"start", "stop"} and self.share(name) > 0]
         names.sort(key=self.share, reverse=True)
         return names[:1] + [name for name in names[1:] if self.share(name) > WORTH_A_WORD]
+
+    def advice(self, phase: str, words: Mapping[str, str]) -> str:
+        """How to make a phase shorter."""
+        fewer = f", make fewer per step (--{self.fewer_updates})" if self.fewer_updates else ""
+        return words.get(phase, f"spend less time in {phase}").replace("{fewer}", fewer)
 
     @property
     def _warmup_s(self) -> float:
@@ -167,7 +176,5 @@ def _work(side: Side, whose: str) -> str:
 def _advice(*sides: Side, opening: str = "To go faster", instead: Mapping[str, str] | None = None) -> str:
     advice = {name: words[1] for name, words in WORDS.items()} | dict(instead or {})
     # dict.fromkeys: two phases may have the same advice, which is given once.
-    given = list(
-        dict.fromkeys(advice.get(name, f"spend less time in {name}") for side in sides for name in side.work())
-    )
+    given = list(dict.fromkeys(side.advice(name, advice) for side in sides for name in side.work()))
     return f"{opening}: {'; '.join(given)}." if given else "There is nothing to make faster."

@@ -153,7 +153,7 @@ class ActorProcess:
         page.set(VERSION, float(first.weights.version))
         for index, own in enumerate(self.policies):
             if own.policy.epsilon is not None:
-                page.set(page.gauge(epsilon_of(index)), own.policy.epsilon)
+                page.set(self.plan.ledger.gauges.index(epsilon_of(index)), own.policy.epsilon)
         self.channel.commands()  # ends this process when the supervisor is gone
         self._take(actor)
         self._report()

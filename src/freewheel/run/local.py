@@ -238,4 +238,5 @@ class Local:
             ratio=self.paces[0].achieved(),
             is_free=self.config.local.free,
             warmup_s=self._warmup_s,
+            fewer_updates=self.plan.policies[0].algo_class().fewer_updates,
         )

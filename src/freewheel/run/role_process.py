@@ -37,7 +37,7 @@ class RoleProcess:
         self.lived_s = 0.0  # over all lives that have ended
         self.snapshot: Snapshot | None = None  # of its page, once it has ended
         self._cpu_before_s = self._cpu_now_s = self.memory_mb = 0.0
-        self._usage: ProcessUsage | None = None
+        self.usage: ProcessUsage | None = None
         self.deaths: deque[float] = deque()
         self.beats, self.beat_s, self.phases = -1, 0.0, dict[str, int]()
         self.is_reported = False  # as silent
@@ -69,7 +69,7 @@ class RoleProcess:
         self.started_s, self.beat_s = started_s, time.monotonic()
         self.snapshot = None
         self._cpu_before_s, self._cpu_now_s = self.cpu_s, 0.0
-        self._usage = ProcessUsage(process.pid or 0)
+        self.usage = ProcessUsage(process.pid or 0)
         self.beats, self.is_reported, self._stack_fd = -1, False, None
 
     @property
@@ -78,9 +78,9 @@ class RoleProcess:
         return self._cpu_before_s + self._cpu_now_s
 
     def look_at_usage(self) -> None:
-        if self._usage is not None and self.is_alive:
-            self._cpu_now_s = self._usage.cpu_s() or self._cpu_now_s
-            self.memory_mb = self._usage.memory_mb() or self.memory_mb
+        if self.usage is not None and self.is_alive:
+            self._cpu_now_s = self.usage.cpu_s() or self._cpu_now_s
+            self.memory_mb = self.usage.memory_mb() or self.memory_mb
 
     def receive(self) -> list[Message]:
         if self.channel is None:

@@ -136,7 +136,7 @@ def _share_work(plan: Plan, policy: PolicyPlan, is_apart: bool) -> None:
         has_core = cores > policy.form.threads and not is_apart
         if policy.config.local.target_process and config.compile != "off" and learner.update.has_lookahead and has_core:
             example = learner.memory.example()
-            seen, found = learner.update.seen_ahead(*example), learner.update.lookahead(*example)
+            seen, found = learner.update.target_inputs(*example), learner.update.lookahead(*example)
             policy.targets = TargetValues(learner.update.state.target, seen, found, learner.memory.num_groups)
     finally:
         learner.close()

@@ -165,6 +165,8 @@ class Sequential:
         wall_s = time.monotonic() - self._started
         cpu_s = time.process_time() - self._cpu_before_s
         spent = RoleTime.of("sequential", "sequential", self.plan.ledger.snapshot(SUPERVISOR), wall_s, cpu_s=cpu_s)
-        pace = self.paces[0]
-        self.account = account([spent], ratio_target=pace.target, ratio=pace.achieved(), is_free=False)
+        pace, fewer = self.paces[0], self.plan.policies[0].algo_class().fewer_updates
+        self.account = account(
+            [spent], ratio_target=pace.target, ratio=pace.achieved(), is_free=False, fewer_updates=fewer
+        )
         self._reporter.log(self.account.metrics())

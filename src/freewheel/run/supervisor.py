@@ -17,7 +17,7 @@ from freewheel.machine.pinning import OwnCore, Pin
 from freewheel.machine.process import Guard, how_it_ended, start_forkserver
 from freewheel.report.account import RoleTime
 from freewheel.report.phases import PHASES
-from freewheel.report.usage import Processes
+from freewheel.report.usage import ProcessUsage
 from freewheel.run.channel import Message
 from freewheel.run.entry import COMPILE, ONLY_FIND
 from freewheel.run.plan import FIRST_LEARNER, Plan
@@ -60,7 +60,7 @@ class Supervisor:
         self._watch_due = 0.0
         self._stop_due: float | None = None
         self._late: set[str] = set()  # killed because they did not end in time: not reported or restarted
-        self._processes = Processes()
+        self._usage = ProcessUsage(os.getpid())
         self._own_core = OwnCore(_pin(plan), note)
         # How long a phase may take without a sign of life, where local.stall_s does not apply. A large replay is saved at the end.
         self._limits = {
@@ -294,8 +294,11 @@ class Supervisor:
 
     def usage(self) -> dict[str, float]:
         """CPU and memory of every process since the last call, for the log."""
-        pids = {role.name: role.pid for role in self.roles if role.is_alive}
-        return self._processes.metrics({"supervisor": os.getpid(), **pids})
+        found = self._usage.metrics("supervisor")
+        for role in self.roles:
+            if role.is_alive and role.usage is not None:
+                found |= role.usage.metrics(role.name)
+        return found
 
     def times(self) -> list[RoleTime]:
         """The time of each role by phase, over all its lives."""

@@ -97,7 +97,7 @@ class WorkerControl:
             self._timeout_s,
             self._may_wait,
             late=lambda worker: self._channel.send({"late_worker": worker}),
-            mark=self._learner.mark_team,
+            mark=self._learner.mark_workers,
         )
 
     def _ask_for_workers(self, memory: WorkersMemory) -> None:

@@ -181,5 +181,3 @@ class Stepper:
             raise EnvError(
                 f"{self._task.name} has the spaces {mine} in a worker, and {theirs} in the pool. Make every copy with the same spaces."
             )
-
-
