@@ -39,8 +39,7 @@ def find_module(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(
-                f"there is no module {error.name!r} to import {name} from. Install it, or run the command in the folder "
-                f"that holds it (searched: {here})."
+                f"there is no module {error.name!r}. Install it, or run the command in the folder that has it (searched: {here})."
             ) from error
         raise EnvError(f"importing {name} failed: {error}. Install what it needs.") from error
     except Exception as error:

@@ -15,6 +15,7 @@ import tyro
 
 from freewheel.errors import ConfigError
 from freewheel.machine.threads import limit_threads
+from freewheel.report.progress import number
 from freewheel.store.folder import DEFAULT_ROOT, IDENTITY
 
 if TYPE_CHECKING:
@@ -200,8 +201,8 @@ def _table(result: dict[str, Any], played: Sequence[Episode]) -> str:
         [
             f"run         {result['run']}",
             f"agent       {result['algo']} at step {result['step']:,} in {result['env']}, {'sampled actions' if result['sampled'] else 'greedy'}",
-            f"return      {result['return_mean']:,.1f} mean, {result['return_std']:,.1f} std, "
-            f"{result['return_min']:,.1f} min, {result['return_median']:,.1f} median, {result['return_max']:,.1f} max",
+            f"return      {number(result['return_mean'])} mean, {number(result['return_std'])} std, "
+            f"{number(result['return_min'])} min, {number(result['return_median'])} median, {number(result['return_max'])} max",
             f"length      {result['length_mean']:,.1f} mean, {min(lengths):,} min, {max(lengths):,} max",
             f"episodes    {result['episodes']:,} in {result['seconds']:,.1f} s",
         ]

@@ -15,6 +15,7 @@ import tyro
 
 from freewheel.errors import CheckpointError, ConfigError
 from freewheel.memory.segment import format_bytes
+from freewheel.report.progress import number
 from freewheel.store.folder import DEFAULT_ROOT, RunFolder, list_runs, open_run, remove_run
 
 
@@ -178,7 +179,7 @@ def _escaped(text: str) -> str:
 def _cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.1f}" if isinstance(value, float) else str(value or "-")
+    return number(value) if isinstance(value, float) else str(value or "-")
 
 
 def _age(seconds: float) -> str:

@@ -20,6 +20,7 @@ from freewheel.imports import nearest
 from freewheel.machine.process import start_forkserver
 from freewheel.machine.signals import ends_at_once
 from freewheel.machine.threads import limit_threads
+from freewheel.report.progress import number
 
 if TYPE_CHECKING:
     from freewheel.train import Run
@@ -171,15 +172,17 @@ def _show(run: Run, as_json: bool) -> None:
 
     if sys.stderr.isatty() or not as_json:
         account = f"\n\n{table(run.account)}" if run.account is not None else ""
-        print(_summary(run.result) + account, file=sys.stderr if as_json else sys.stdout)
+        print(_summary(run) + account, file=sys.stderr if as_json else sys.stdout)
     if as_json:
         print(json.dumps(run.result))
 
 
-def _summary(result: Mapping[str, Any]) -> str:
+def _summary(run: Run) -> str:
+    result = run.result
+
     def shown(name: str) -> str:
         value = result.get(name)
-        return "-" if value is None else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+        return "-" if value is None else number(value) if isinstance(value, float) else f"{value:,}"
 
     lines = [
         f"run             {result['run']}",
@@ -190,4 +193,6 @@ def _summary(result: Mapping[str, Any]) -> str:
     if result.get("eval_return_mean") is not None:
         how = "sampled actions" if result.get("eval_sampled") else "greedy"
         lines.append(f"evaluation      {shown('eval_return_mean')} ({how})")
+    if result["steps"] < run.config.steps:
+        lines.append(f"stopped         go on with: freewheel train --resume {run.folder}")
     return "\n".join(lines)

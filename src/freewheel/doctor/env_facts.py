@@ -132,7 +132,7 @@ def _step_facts(costs: Costs, config: Config, is_pool: bool) -> Iterator[Fact]:
     yield Fact(ENV, "step", shown, asdict(costs))
     if costs.reset_us is not None:
         yield Fact(ENV, "reset", f"{costs.reset_us:,.1f} us median", costs.reset_us)
-    share = f"a step uses the CPU for {costs.cpu_share:.0%} of its time"
+    share = f"a step uses the CPU for {100 * costs.cpu_share:.0f} % of its time"
     if costs.waits:
         shown = f"waits: {share}" + "; the workers of the pool wait side by side" * is_pool
         cure = (

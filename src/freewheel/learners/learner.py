@@ -128,11 +128,11 @@ class Learner:
             drawn = next(batches, None)
             if drawn is None:
                 break
-            self._count(BEATS, 1)
             given = self._on_device(drawn)
             enter(COMPUTE)
             each = []
             for i, one in enumerate(given):
+                self._count(BEATS, 1)
                 self.lr = self._lr_at(share_done)
                 ahead = None if self.targets is None else self.targets.take(drawn, i, update)
                 each.append(update(one, drawn.draws[i], {"lr": self.lr, **self.hyper}, ahead))

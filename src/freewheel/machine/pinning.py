@@ -86,13 +86,17 @@ class OwnCore:
             if held > HELD_SHARE and idle < IDLE_SHARE:
                 self.core, self._held_before, self._bad = self._core_of(self._pid), held, 0
                 self._note(
-                    f"Pinned the learner to core {self.core}: other processes delayed it {held:.0%} of the time."
+                    f"Pinned the learner to core {self.core}: other processes delayed it {100 * held:.0f} % of the time."
                 )
             return
         is_bad = idle > IDLE_SHARE or held > max(self._held_before, GUEST_SHARE)
         self._bad = self._bad + 1 if is_bad else 0
         if self._bad == BAD_WINDOWS:
-            why = "it waits for the actors" if idle > IDLE_SHARE else f"it is still delayed {held:.0%} of the time"
+            why = (
+                "it waits for the actors"
+                if idle > IDLE_SHARE
+                else f"it is still delayed {100 * held:.0f} % of the time"
+            )
             self._note(f"No longer pinning the learner to core {self.core}: {why}.")
             self.core, self._is_done = None, True
 

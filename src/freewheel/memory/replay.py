@@ -170,6 +170,7 @@ class ReplayMemory:
         self._make_draws, self._has_draws = draws, bool(draws(1, torch.Generator()))
         self._beta, self._first_action = beta, first_action
         self._used = (*USED, *columns)
+        self.is_hurried: Callable[[], bool] = lambda: False  # a lesson then ends after its next draw
         self._depth = 0
         self._begin_ahead: Callable[[Drawn], None] | None = None
         self._waiting: deque[Drawn] = deque()
@@ -275,7 +276,7 @@ class ReplayLesson:
 
     def batches(self) -> Iterator[Drawn]:
         memory, updates = self._memory, 0
-        while updates < memory.updates_per_call:
+        while updates < memory.updates_per_call and not (updates and memory.is_hurried()):
             yield memory.next(self._beta)
             updates += memory.num_groups * memory.unrolled
 

@@ -17,6 +17,11 @@ RATE_SHARE = 0.3
 WIDE = 120
 
 
+def number(value: float) -> str:
+    """One digit after the point; three digits of a small number."""
+    return f"{value:,.1f}" if abs(value) >= 10 or not value else f"{value:.3g}"
+
+
 class Progress:
     """Shows steps, return, loss, epsilon, steps/s and ratio; call `update` as often as you like.
 

@@ -175,7 +175,7 @@ class Supervisor:
         late = [role for role in roles if role.is_alive]
         names = ", ".join(role.name for role in late if role.name not in self._late)
         if names:
-            self._note(f"{names} did not end in time and was killed. Earlier checkpoints are kept.")
+            self._note(f"{names} did not end in time and was killed. What it did since the last checkpoint is lost.")
         for role in late:
             self._late.add(role.name)
             role.kill()

@@ -105,7 +105,9 @@ def load_newest(folder: Path, with_files: bool = True) -> Checkpoint:
         except CheckpointError as error:
             warnings.append(str(error))
     if not warnings:
-        raise CheckpointError(f"{folder} has no checkpoint (a folder such as step-000050000). Is it a run's folder?")
+        raise CheckpointError(
+            f"{folder} has no checkpoint (a folder such as step-000050000): it is not a run's, or the run ended before it saved one."
+        )
     lines = "\n".join(f"  {line}" for line in warnings)
     raise CheckpointError(f"{folder} has no complete checkpoint:\n{lines}\nStart a new run, or restore a copy.")
 
