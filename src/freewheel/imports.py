@@ -39,7 +39,8 @@ def find_module(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(
-                f"there is no module {error.name!r}. Install it, or run the command in the folder that has it (searched: {here})."
+                f"{name} cannot be imported: there is no module {error.name!r}. Install it, or run the command in the folder "
+                f"that has it (searched: {here})."
             ) from error
         raise EnvError(f"importing {name} failed: {error}. Install what it needs.") from error
     except Exception as error:

@@ -58,7 +58,7 @@ def test_a_learner_that_others_hold_up_gets_the_core_it_ran_on(machine: Machine)
     own = given(machine)
     assert own.core == 1
     assert machine.bound == {LEARNER: {1}, FEED: {0}, ACTOR: {0}}
-    assert machine.notes == ["Pinned the learner to core 1: other processes delayed it 8% of the time."]
+    assert machine.notes == ["Pinned the learner to core 1: other processes delayed it 8 % of the time."]
 
 
 @pytest.mark.parametrize(("ran", "held"), [(0.5, 0.2), (0.99, 0.01)], ids=["it waits for rows", "nobody holds it up"])
@@ -71,7 +71,7 @@ def test_nobody_is_sent_away_where_there_is_nothing_to_win(machine: Machine, ran
 
 @pytest.mark.parametrize(
     ("ran", "held", "why"),
-    [(0.6, 0.4, "still delayed 40% of the time"), (0.5, 0.0, "it waits for the actors")],
+    [(0.6, 0.4, "still delayed 40 % of the time"), (0.5, 0.0, "it waits for the actors")],
     ids=["another program", "the others bind"],
 )
 def test_the_core_is_shared_again_for_good_where_that_did_not_help(
