@@ -246,7 +246,7 @@ def test_one_loss_over_two_groups_steps_each_by_its_own_rate_and_clipping(
     for joined in (False, True):
         algo: Any = Apart(joined)
         update = Update(algo, LearnerConfig(), unrolled=max(unrolled, 1), precision=precision)
-        if update.precision == "fp16":
+        if precision == "fp16":
             update.state.scale.copy_(torch.tensor([64.0, 8.0]))  # small: none of these overflows
         if unrolled:
             each = [rows(100 + k) for k in range(unrolled)]
