@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from freewheel.bench.checks import near
-from freewheel.config import assemble, to_dict
+from freewheel.config import assemble
 from freewheel.errors import ConfigError
 
 # Settings that say where and how a run is written down, not what it learns.
@@ -50,7 +50,7 @@ class Row:
 
     def fingerprint(self, seed: int) -> str:
         """Changes with any setting that a training of this row learns by, those of the preset included."""
-        settings = to_dict(assemble(self.env, self.given(seed)))
+        settings = asdict(assemble(self.env, self.given(seed)))
         learning = {name: value for name, value in settings.items() if name not in NOT_LEARNING}
         return hashlib.sha256(json.dumps(learning, sort_keys=True).encode()).hexdigest()[:16]
 

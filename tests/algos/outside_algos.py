@@ -19,7 +19,7 @@ from freewheel.algos.value_based import chosen
 from freewheel.config import ExploreConfig, QConfig, Range
 from freewheel.contracts import Choice, Loss, ParamGroup
 from freewheel.memory.lanes import as_tensors
-from freewheel.nets.actor_critic import build_actor_critic
+from freewheel.nets.actor_critic import ActorCritic
 from freewheel.nets.value_net import build_net
 
 
@@ -169,7 +169,7 @@ class Reinforce(FromRollouts, Defaults):
         super().__init__(config, spaces, seed)
         self.actions = actions_of(spaces.action)
         outputs = self.actions.num_outputs
-        self.net = seeded(seed("net"), lambda: build_actor_critic(spaces.obs, outputs, config.net, body=body))
+        self.net = seeded(seed("net"), lambda: ActorCritic(spaces.obs, outputs, config.net, body=body))
         self.groups = (ParamGroup("all", clip_norm=config.learner.clip_norm),)
         self.losses = (Loss(self.loss),)
 

@@ -57,16 +57,16 @@ def reference(net: Any, batches: list[Any], draws: list[Any], lr: float, tau: fl
         with torch.no_grad():
             action, log_prob = drawn(net, batch["next_obs"], draw["next"])
             lower = torch.minimum(*(critic(batch["next_obs"], action) for critic in target.critics))
-            soft = lower - net.temperature.log_alpha.exp() * log_prob
+            soft = lower - net.temperature["log_alpha"].exp() * log_prob
             goal = batch["reward"] + batch["discount"] * soft
         unit = (batch["action"] - torch.tensor([0.0, 5.0])) / torch.tensor([2.0, 5.0])
         loss = sum(0.5 * (batch["weight"] * (critic(batch["obs"], unit) - goal) ** 2).mean() for critic in net.critics)
         _step(steps[0], loss)
         action, log_prob = drawn(net, batch["obs"], draw["now"])
         lower = torch.minimum(*(critic(batch["obs"], action) for critic in net.critics))
-        _step(steps[1], (net.temperature.log_alpha.exp().detach() * log_prob - lower).mean())
+        _step(steps[1], (net.temperature["log_alpha"].exp().detach() * log_prob - lower).mean())
         _, log_prob = drawn(net, batch["obs"], draw["now"])
-        _step(steps[2], -(net.temperature.log_alpha * (log_prob.detach() - ACT)).mean())
+        _step(steps[2], -(net.temperature["log_alpha"] * (log_prob.detach() - ACT)).mean())
         with torch.no_grad():
             for own, followed in zip(target.critics.parameters(), net.critics.parameters(), strict=True):
                 own.lerp_(followed, tau)

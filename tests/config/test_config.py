@@ -7,14 +7,14 @@ import json
 import math
 import sys
 import typing
-from dataclasses import is_dataclass
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from freewheel.algos import appo, ppo, sac
-from freewheel.config import Config, algo_settings, assemble, find_algo, from_dict, settings, to_dict
+from freewheel.config import Config, algo_settings, assemble, find_algo, from_dict, settings
 from freewheel.config.algos import names
 from freewheel.config.assemble import known, presets, read_preset
 from freewheel.config.check import unused
@@ -190,8 +190,8 @@ def test_every_name_in_the_tables_is_a_setting() -> None:
 
 def test_a_saved_config_comes_back() -> None:
     config = assemble("CartPole-v1", {"algo": "iqn", "net.hidden": [8, 4], "explore.override": 0.5})
-    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
-    assert from_dict(to_dict(config), {"steps": 5}).steps == 5
+    assert from_dict(json.loads(json.dumps(asdict(config)))) == config
+    assert from_dict(asdict(config), {"steps": 5}).steps == 5
 
 
 def test_every_setting_says_what_it_is() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from freewheel.config import NetConfig
 from freewheel.errors import ConfigError
-from freewheel.nets.actor_critic import ActorCritic, build_actor_critic
+from freewheel.nets.actor_critic import ActorCritic
 from freewheel.nets.flat import Flat
 from freewheel.nets.inputs import example
 
@@ -23,7 +23,7 @@ SPANS = [(0, 3)]
 
 
 def build(space: Any = VECTOR, net: NetConfig = SMALL, **more: Any) -> ActorCritic:
-    return build_actor_critic(space, 3, net, **{"spans": SPANS, **more})
+    return ActorCritic(space, 3, net, **{"spans": SPANS, **more})
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -54,7 +54,7 @@ def test_weights_begin_orthogonal_with_the_usual_gains() -> None:
 
 
 def test_a_deviation_is_the_same_for_all_observations_and_is_learned() -> None:
-    net = build_actor_critic(VECTOR, 4, SMALL, log_std=-0.5)
+    net = ActorCritic(VECTOR, 4, SMALL, log_std=-0.5)
     out = net(torch.randn(6, 4))
     assert out.shape == (6, 5)
     assert (out[:, 2:4] == -0.5).all()

@@ -11,13 +11,13 @@ from gymnasium import spaces
 
 from freewheel.config import NetConfig
 from freewheel.errors import ReplayError
-from freewheel.nets.actor_critic import ActorCritic, build_actor_critic, fast_forward
+from freewheel.nets.actor_critic import ActorCritic, fast_forward
 
 
 def made(size: int, outputs: int, **net: Any) -> ActorCritic:
     torch.manual_seed(1)
     space = spaces.Box(-1, 1, (size,), np.float32)
-    return build_actor_critic(space, outputs, NetConfig(**net)).eval().requires_grad_(False)
+    return ActorCritic(space, outputs, NetConfig(**net)).eval().requires_grad_(False)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 64])

@@ -10,7 +10,7 @@ from torch import nn
 
 from freewheel.config import NetConfig, QConfig, assemble
 from freewheel.errors import ConfigError
-from freewheel.nets.actor_critic import build_actor_critic
+from freewheel.nets.actor_critic import ActorCritic
 from freewheel.nets.inputs import has_images, set_memory_format
 from freewheel.nets.value_net import QNet, build_net
 
@@ -68,7 +68,7 @@ def test_a_residual_block_adds_to_what_it_was_given() -> None:
 
 
 def test_impala_serves_a_policy_too() -> None:
-    net = build_actor_critic(FRAME, 6, IMPALA, spans=((0, 6),), stack=4)
+    net = ActorCritic(FRAME, 6, IMPALA, spans=((0, 6),), stack=4)
     assert net(torch.zeros(3, 4, 84, 84, dtype=torch.uint8)).shape == (3, 7)
 
 

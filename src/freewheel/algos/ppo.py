@@ -19,7 +19,7 @@ from freewheel.contracts import Array, Batch, Draws, Forward, Hyper, Loss, Param
 from freewheel.memory.dials import Dials
 from freewheel.memory.lanes import as_tensors
 from freewheel.memory.rollout import Collected
-from freewheel.nets.actor_critic import ActorCritic, build_actor_critic, fast_forward, mask_field
+from freewheel.nets.actor_critic import ActorCritic, fast_forward, mask_field
 
 # What an update reports beside its loss, in this order.
 METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
@@ -127,7 +127,7 @@ class Algorithm(FromRollouts, Defaults):
         self.actions = actions_of(spaces.action)
         self.net: ActorCritic = seeded(
             seed("net"),
-            build_actor_critic,
+            ActorCritic,
             spaces.obs,
             self.actions.num_outputs,
             config.net,

@@ -131,7 +131,7 @@ class Algorithm(FromReplay, Defaults):
         return SamplePolicy(net, self.actions, seed("act"), len(lanes), lanes.start, has_value=False)
 
     def metrics(self) -> dict[str, float]:
-        return {"alpha": self.net.temperature.log_alpha.exp().item()}
+        return {"alpha": self.net.temperature["log_alpha"].exp().item()}
 
     @classmethod
     def check(cls, config: Any) -> None:

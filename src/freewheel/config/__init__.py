@@ -3,7 +3,7 @@ Takes flags, keywords and preset files; gives one frozen Config to all parts."""
 
 from freewheel.config.algo_settings import ExploreConfig, QConfig, ReplayConfig, RolloutConfig
 from freewheel.config.algos import find_algo
-from freewheel.config.assemble import assemble, from_dict, to_dict
+from freewheel.config.assemble import assemble, from_dict
 from freewheel.config.ranges import Range
 from freewheel.config.settings import Config, LearnerConfig, NetConfig, WorldConfig, wanted
 
@@ -20,6 +20,5 @@ __all__ = [
     "assemble",
     "find_algo",
     "from_dict",
-    "to_dict",
     "wanted",
 ]

@@ -111,13 +111,8 @@ def presets() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
-def to_dict(config: Config) -> dict[str, Any]:
-    """Nested and ready for JSON: the content of a run's config.json."""
-    return dataclasses.asdict(config)
-
-
 def from_dict(nested: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Config:
-    """The settings that `to_dict` saved, with `changes`; all are checked again."""
+    """The settings from config.json, which `dataclasses.asdict` gave, with `changes`; all are checked again."""
     cls = find_algo(str(nested.get("algo", "dqn")))
     saved = {
         name: value

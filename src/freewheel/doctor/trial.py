@@ -7,9 +7,10 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
-from freewheel.config import Config, from_dict, to_dict
+from freewheel.config import Config, from_dict
 from freewheel.doctor.facts import Fact
 from freewheel.errors import ConfigError
 from freewheel.machine.threads import limit_threads
@@ -30,7 +31,7 @@ def try_apart(config: Config, timeout_s: float = TIMEOUT_S) -> list[Fact]:
     Raises ConfigError for an env that does not exist.
     """
     with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
-        work = (_work, to_dict(config), (out.name, err.name))
+        work = (_work, asdict(config), (out.name, err.name))
         report = throwaway(*work, timeout_s=timeout_s, start_timeout_s=LOAD_TIMEOUT_S, method="spawn")
         printed, said = _text(out.read()), err.read()
     last = {name: value for message in report.told for name, value in message.items()}

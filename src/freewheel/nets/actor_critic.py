@@ -50,31 +50,46 @@ class Normalizer(nn.Module):
 class ActorCritic(nn.Module):
     """Observations to [B, num_outputs + 1]: the outputs of the policy's distribution, then the value.
 
-    With `log_std` the second half of the outputs is that parameter, the same for all observations. Without a `value_body` both
-    heads share one body. `inputs` is None where the bodies take raw observations.
+    `spans` are the outputs of each discrete choice, which a mask can forbid. `log_std` is for Box actions: the second half of the
+    outputs is then this parameter, the same for all observations. Initial weights come from torch's generator.
     """
+
+    inputs: nn.Module | None  # None: the bodies take raw observations
 
     def __init__(
         self,
-        body: nn.Module,
-        value_body: nn.Module | None,
-        num_features: int,
+        obs_space: Space,
         num_outputs: int,
+        net: NetConfig,
         *,
-        inputs: nn.Module | None,
-        norm: Normalizer | None,
-        log_std: float | None,
-        rest: str | None,
+        spans: Sequence[tuple[int, int]] = (),
+        log_std: float | None = None,
+        normalize: bool = False,
+        stack: int = 1,
+        body: Body | None = None,
     ) -> None:
         super().__init__()
-        self.inputs, self.norm = inputs, norm
-        self.body, self.value_body = body, value_body
+        given = given_body(body, net.body)
+        # The part of a Dict beside the mask; "" if there are several, None if there is no mask.
+        space, self.rest = _without_mask(obs_space, num_outputs, spans)
+        is_vector = takes_vector(given, space)
+        if normalize and not is_vector:
+            raise ConfigError(
+                "ppo.normalize_obs works on vectors (net.body=mlp); images are scaled to 0..1 anyway, and your own network can "
+                "normalise by itself. Leave it out."
+            )
+        self.inputs, size = vector_input(space, stack, net.rescale) if is_vector else (None, 0)
+        self.norm = Normalizer(size) if normalize else None
+        self.body, num_features = _body(given, space, net, stack, size)
+        self.value_body = None if net.shared else _body(given, space, net, stack, size)[0]
         means = num_outputs if log_std is None else num_outputs // 2
         self.policy, self.value = nn.Linear(num_features, means), nn.Linear(num_features, 1)
         self.log_std = None if log_std is None else nn.Parameter(torch.full((means,), log_std))
         self.num_outputs = num_outputs
-        # The part of a Dict beside the mask; "" if there are several, None if there is no mask.
-        self.rest = rest
+        if net.init == "orthogonal":
+            # At the start all actions are about equally likely, whatever the observation.
+            initialize(self.policy, "orthogonal", net.activation, 0.01)
+            initialize(self.value, "orthogonal", net.activation, 1.0)
 
     def forward(self, obs: Obs) -> Tensor:
         seen = self.seen(obs)
@@ -105,45 +120,6 @@ class ActorCritic(nn.Module):
         mask = obs[MASK]
         # Of stacked masks the newest counts.
         return mask.reshape(len(mask), -1)[:, -self.num_outputs :] != 0
-
-
-def build_actor_critic(
-    obs_space: Space,
-    num_outputs: int,
-    net: NetConfig,
-    *,
-    spans: Sequence[tuple[int, int]] = (),
-    log_std: float | None = None,
-    normalize: bool = False,
-    stack: int = 1,
-    body: Body | None = None,
-) -> ActorCritic:
-    """`spans` are the outputs of each discrete choice, which a mask can forbid; `log_std` is for Box actions."""
-    given = given_body(body, net.body)
-    space, rest = _without_mask(obs_space, num_outputs, spans)
-    is_vector = takes_vector(given, space)
-    if normalize and not is_vector:
-        raise ConfigError(
-            "ppo.normalize_obs works on vectors (net.body=mlp); images are scaled to 0..1 anyway, and your own network can "
-            "normalise by itself. Leave it out."
-        )
-    inputs, size = vector_input(space, stack, net.rescale) if is_vector else (None, 0)
-    bodies = [_body(given, space, net, stack, size) for _ in range(1 if net.shared else 2)]
-    made = ActorCritic(
-        bodies[0][0],
-        None if net.shared else bodies[1][0],
-        bodies[0][1],
-        num_outputs,
-        inputs=inputs,
-        norm=Normalizer(size) if normalize else None,
-        log_std=log_std,
-        rest=rest,
-    )
-    if net.init == "orthogonal":
-        # At the start all actions are about equally likely, whatever the observation.
-        initialize(made.policy, "orthogonal", net.activation, 0.01)
-        initialize(made.value, "orthogonal", net.activation, 1.0)
-    return made
 
 
 def _body(given: Body, space: Space, net: NetConfig, stack: int, num_inputs: int) -> tuple[nn.Module, int]:

@@ -36,11 +36,12 @@ class SoftActorCritic(nn.Module):
         super().__init__()
         self.critics = nn.ModuleList(Critic(obs_space, num_actions, net, stack, body) for _ in range(2))
         self.actor = build_actor(obs_space, 2 * num_actions, net, stack, body)
-        self.temperature = Temperature(alpha)
+        self.temperature = nn.ParameterDict({"log_alpha": nn.Parameter(torch.tensor([math.log(alpha)]))})
 
     def forward(self, obs: Obs | None = None, action: Tensor | None = None) -> Tensor:
         if obs is None:
-            return self.temperature.log_alpha
+            log_alpha: Tensor = self.temperature["log_alpha"]
+            return log_alpha
         if action is None:
             outputs: Tensor = self.actor(obs)
             return outputs
@@ -71,12 +72,6 @@ def build_actor(obs_space: Space, num_outputs: int, net: NetConfig, stack: int, 
     made = nn.Sequential(OrderedDict(body=encoder, layers=layers, outputs=nn.Linear(size, num_outputs)))
     initialize(made, net.init, net.activation)
     return made
-
-
-class Temperature(nn.Module):
-    def __init__(self, alpha: float) -> None:
-        super().__init__()
-        self.log_alpha = nn.Parameter(torch.tensor([math.log(alpha)]))
 
 
 def _encoder(obs_space: Space, net: NetConfig, stack: int, body: Any) -> tuple[nn.Module, int, bool]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from freewheel.config import Config, to_dict
+from freewheel.config import Config
 from freewheel.errors import CheckpointError, ConfigError
 from freewheel.evaluate import evaluate, mean_return
 from freewheel.imports import find_name
@@ -24,9 +25,9 @@ Runtime = Sequential | Local
 
 
 def new_folder(setup: Setup) -> RunFolder:
-    config, saved = setup.config, to_dict(setup.config)
+    config, saved = setup.config, asdict(setup.config)
     if setup.policies is not None:
-        saved["policies"] = {name: to_dict(own) for name, own in setup.policies.items()}
+        saved["policies"] = {name: asdict(own) for name, own in setup.policies.items()}
     return new_run(Path(config.log.folder), config.env, algo_names(setup), config.seed, saved)
 
 
@@ -42,13 +43,13 @@ def logs_for(folder: RunFolder, setup: Setup, first: int) -> list[Log]:
         episodes = EpisodesCsv(folder.path / "episodes.csv", has_policies=setup.policies is not None)
         logs += [MetricsCsv(folder.path / "metrics.csv"), episodes]
     if config.log.tensorboard:
-        shown = {name: to_dict(own) for name, own in setup.configs.items()}
+        shown = {name: asdict(own) for name, own in setup.configs.items()}
         logs.append(TensorBoardLog(folder.tensorboard, shown if setup.policies else shown[""], first or None))
     return logs + [_own_log(name, folder, config) for name in config.log.sinks]
 
 
 def _own_log(name: str, folder: RunFolder, config: Config) -> Log:
-    made = find_name(name, SINK_HINT)(folder.path, to_dict(config))
+    made = find_name(name, SINK_HINT)(folder.path, asdict(config))
     for method in ("open", "write", "close"):
         if not callable(getattr(made, method, None)):
             raise ConfigError(

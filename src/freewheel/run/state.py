@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from freewheel.actors.actor import Actor, GroupActor
-from freewheel.config import to_dict
 from freewheel.config.check import value_of
 from freewheel.errors import CheckpointError
 from freewheel.learners.learner import Learner
@@ -63,7 +63,7 @@ def gather_learner(policy: PolicyPlan, learner: Learner) -> tuple[dict[str, Any]
     """What every runtime saves: weights, target, optimizer, and the settings and spaces that they belong to."""
     tensors = {**learner.tensors(), "random.learner": learner.memory.generator.get_state()}
     state = {
-        "config": to_dict(policy.config),
+        "config": asdict(policy.config),
         "obs_space": describe(policy.spaces.obs),
         "action_space": describe(policy.spaces.action),
         "loss": learner.algo.custom_loss,
