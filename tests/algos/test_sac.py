@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -228,3 +229,37 @@ def test_narrow_boxes_keep_their_digits(low: float, high: float) -> None:
 def test_bounds_beyond_float32_are_refused() -> None:
     with pytest.raises(ConfigError, match="bounds are finite"):
         SquashedGaussian(spaces.Box(-1e39, 1e39, (1,), np.float64))
+
+
+@pytest.mark.parametrize("setting", ["sac.actor_lr", "sac.target_entropy"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_settings_that_are_not_finite_are_refused(setting: str, value: float) -> None:
+    with pytest.raises(ConfigError, match="must be"):
+        freewheel.train("Pendulum-v1", algo="sac", settings={setting: value}, is_quiet=True)
+
+
+def test_the_target_process_is_refused() -> None:
+    given = {"runtime": "local", "local.target_process": False}
+    with pytest.raises(ConfigError, match=r"local\.target_process was given, but has no effect"):
+        freewheel.train("Pendulum-v1", algo="sac", settings=given, is_quiet=True)
+
+
+class OneNumber(gymnasium.Env[Any, Any]):
+    """Its action has no dimension."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Box(-1, 1, (), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.full(2, action, np.float32), float(action), False, True, {}
+
+
+def test_an_action_may_be_a_single_number(tmp_path: Path) -> None:
+    settings = {"runtime": "sequential", "replay.warmup_rows": 32, "learner.batch_size": 16, "net.hidden": (8,)}
+    settings |= {"learner.ratio": 16.0, "log.folder": str(tmp_path), "eval_episodes": 0, "log.tensorboard": False}
+    run = freewheel.train(OneNumber, algo="sac", steps=64, preset="none", settings=settings, is_quiet=True)
+    assert run.result["updates"] > 0

@@ -114,7 +114,7 @@ def test_a_wrong_preset_is_named(tmp_path: Path, text: str, part: str) -> None:
         ({"explore.pulse_every_steps": 10, "explore.pulse_steps": 20}, "never end"),
         ({"learner.tau": 1.5}, "at most 1"),
         ({"learner.beta2": 1.0}, "below 1"),
-        ({"learner.lr": float("nan")}, "above 0"),
+        ({"learner.lr": float("nan")}, "finite"),
         ({"net.body": "mpl"}, "module:name"),
     ],
 )

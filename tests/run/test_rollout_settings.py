@@ -20,6 +20,7 @@ from freewheel.run.layout import choose
         ({"learner.ratio": 4.0}, "learner.ratio.*does not use it"),
         ({"rollout.reuse": 1}, "rollout.reuse.*belongs to appo"),
         ({"rollout.collect": "episodes", "learner.compile": "on"}, "rollouts of any length"),
+        ({"rollout.collect": "episodes", "learner.workers": 2}, "rollouts of any length"),
         ({"explore.end": 0.1}, "algo=ppo has no setting 'explore.end'"),
         ({"q.gamma": 0.9}, "algo=ppo has no setting 'q.gamma'"),
         ({"checkpoint.replay": True}, "no replay"),

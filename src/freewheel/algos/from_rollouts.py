@@ -135,10 +135,13 @@ def check_rollouts(config: Any, minibatches: int) -> None:
             f"learner.accumulate={config.learner.accumulate} must divide a minibatch of {rows * lanes // minibatches} rows "
             "into equal parts."
         )
-    if config.rollout.collect == "episodes" and config.learner.compile == "on":
+    needs = {"learner.compile=on": config.learner.compile == "on", "learner.workers": config.learner.workers > 1}
+    for setting in [
+        setting for setting, is_asked in needs.items() if is_asked and config.rollout.collect == "episodes"
+    ]:
         raise ConfigError(
-            "rollout.collect=episodes gives rollouts of any length, but learner.compile=on needs batches of one size. "
-            "Set learner.compile to auto or off, or rollout.collect to rows."
+            f"rollout.collect=episodes gives rollouts of any length, but {setting} needs batches of one size. Leave it out, or set "
+            "rollout.collect to rows."
         )
     if config.net.norm.startswith("batch"):
         raise ConfigError(
@@ -149,7 +152,7 @@ def check_rollouts(config: Any, minibatches: int) -> None:
 
 # Settings that only learning from a replay uses.
 NOT_LEARNER = ("batch_size", "ratio", "updates_per_call", "target_every_updates", "tau")
-NOT_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s", "target_process")
+NOT_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s")
 
 
 def unused_rollouts(config: Any) -> dict[str, str]:
@@ -157,5 +160,6 @@ def unused_rollouts(config: Any) -> dict[str, str]:
     found = dict.fromkeys((f"learner.{name}" for name in NOT_LEARNER), f"algo={algo} does not use it")
     found["checkpoint.replay"] = f"algo={algo} has no replay"
     found |= dict.fromkeys((f"local.{name}" for name in NOT_LOCAL), f"algo={algo} publishes after each rollout")
+    found["local.target_process"] = f"algo={algo} has no target network"
     found |= dict.fromkeys(("local.free", "local.slack_steps"), f"algo={algo} uses rollout.max_lag instead")
     return found

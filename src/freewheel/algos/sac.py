@@ -137,7 +137,9 @@ class Algorithm(FromReplay, Defaults):
 
     @classmethod
     def unused(cls, config: Any) -> dict[str, str]:
-        found = unused_replay(config)
+        found = unused_replay(config) | {
+            "local.target_process": "the actor changes with every update, and so do its target values"
+        }
         if not config.sac.learn_alpha:
             found |= dict.fromkeys(("sac.target_entropy", "sac.alpha_lr"), "sac.learn_alpha is off")
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import typing
 from collections.abc import Iterable
@@ -37,6 +38,8 @@ def _check_ranges(settings: Any, prefix: str = "") -> None:
         value = getattr(settings, name)
         if is_dataclass(value):
             _check_ranges(value, f"{name}.")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{prefix}{name}={value} must be a finite number.")
         for allowed in getattr(kind, "__metadata__", ()):
             if isinstance(allowed, Range) and value is not None and not allowed.least <= value <= allowed.most:
                 raise ConfigError(f"{prefix}{name}={value} must be {allowed}.")

@@ -315,7 +315,7 @@ def _action_logger(space: Space, history: deque[Any]) -> Callable[[Any], None]:
     """Appends a copy of an action to the history: the env may write into the action."""
     if isinstance(space, spaces.Discrete):
         return history.append
-    own = copy.deepcopy if isinstance(space, (spaces.Dict, spaces.Tuple)) else np.ndarray.copy
+    own = np.ndarray.copy if space.shape else copy.deepcopy  # nested, or a NumPy scalar
     return lambda action: history.append(own(action))
 
 
