@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from freewheel.weights.board import Board
 from freewheel.worlds.world import Group
 
 SUPERVISOR, FIRST_LEARNER = 0, 1
+# Names of policies become names of files. A checkpoint is a folder step-N.
+NAME = re.compile(r"(?!step-)[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass
@@ -162,6 +165,14 @@ def make_plan(setup: Setup, groups: Sequence[Group]) -> Plan:
     if setup.loss is not None and not find_algo(config.algo).takes_loss:
         raise ConfigError(f"algo={config.algo} has its own loss. Leave loss= out.")
     names = [group.name for group in groups]
+    if names == [""] and policies is not None:
+        raise ConfigError("the env has a single policy, so policies= is not needed. Give its settings in settings=.")
+    for name in names if names != [""] else ():
+        if not isinstance(name, str) or not NAME.fullmatch(name) or names.count(name) > 1:
+            raise ConfigError(
+                f"the world has a group {name!r}. Each group needs its own name of 1 to 64 letters (a-z, A-Z), digits, _ or -, "
+                "which does not begin with step-."
+            )
     if policies is None and len(groups) > 1:
         raise ConfigError(f"the world has the groups {', '.join(names)}; each needs a policy. Give policies= for them.")
     if policies is not None and sorted(policies) != sorted(names):
