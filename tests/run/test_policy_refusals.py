@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from run_cases import RUNTIMES
-from test_two_policies import BLUE, POLICIES, RED, SETTINGS, train
+from test_two_policies import BLUE, POLICIES, RED, train
 
 import freewheel
 from freewheel.errors import ConfigError
@@ -37,3 +37,9 @@ def test_an_env_with_one_policy_takes_no_policies(policies: Any, tmp_path: Path)
     settings = {"log.folder": str(tmp_path), "runtime": "sequential"}
     with pytest.raises(ConfigError, match="the env has a single policy, so policies= is not needed"):
         freewheel.train("CartPole-v1", steps=100, policies=policies, settings=settings, preset="none")
+
+
+def test_a_resumed_run_keeps_its_policies(tmp_path: Path) -> None:
+    run = train(tmp_path, "sequential", 100)
+    with pytest.raises(ConfigError, match="policies was given, but a resumed run keeps its own"):
+        freewheel.train(resume=run.folder, steps=200, policies={"red": {"learner.lr": 1.0}})

@@ -69,7 +69,7 @@ class Sequential:
                 self._turn()
                 if every and moment.step // every > self._saved_at // every:
                     self.save()
-        except Exception:
+        except (Exception, SystemExit):
             if moment.step > self._saved_at:
                 self.save()  # keeps what was learned
             raise
