@@ -11,7 +11,7 @@ from run_cases import RUNTIMES
 from test_two_policies import BLUE, POLICIES, RED, train
 
 import freewheel
-from freewheel.errors import ConfigError
+from freewheel.errors import CheckpointError, ConfigError
 
 every_run = pytest.mark.parametrize("runtime", RUNTIMES)
 
@@ -21,7 +21,7 @@ every_run = pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_group_needs_a_name_that_can_be_a_file(runtime: str, name: Any, tmp_path: Path) -> None:
     settings = {"world.kwargs": json.dumps({"names": ["red", name]})}
     with pytest.raises(ConfigError, match="the world has a group .* needs its own name"):
-        train(tmp_path, runtime, policies={"red": RED, name: BLUE}, settings=settings)
+        train(tmp_path, runtime, policies={"red": RED, str(name): BLUE}, settings=settings)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -43,3 +43,67 @@ def test_a_resumed_run_keeps_its_policies(tmp_path: Path) -> None:
     run = train(tmp_path, "sequential", 100)
     with pytest.raises(ConfigError, match="policies was given, but a resumed run keeps its own"):
         freewheel.train(resume=run.folder, steps=200, policies={"red": {"learner.lr": 1.0}})
+
+
+@pytest.mark.parametrize(
+    ("policy", "given"),
+    [
+        ("red", {"local.prefetch": 9}),
+        ("red", {"local.free": True}),
+        ("blue", {"learner.workers": 2}),
+    ],
+)
+def test_settings_of_a_policy_need_their_runtime(policy: str, given: dict[str, Any], tmp_path: Path) -> None:
+    policies = {**POLICIES, policy: {**POLICIES[policy], **given}}
+    with pytest.raises(ConfigError, match=f"{next(iter(given))} was given, but .* the runtime is sequential"):
+        train(tmp_path, "sequential", policies=policies)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"env": "CartPole-v1"},
+        {"local.stall_s": 9.0},
+        {"local.restarts": 0},
+        {"local.step_timeout_s": 9.0},
+        {"local.profile": True},
+    ],
+)
+def test_settings_of_the_run_are_not_given_to_a_policy(given: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=f"{next(iter(given))} is given for the policy 'blue', but holds for the whole"
+    ):
+        train(tmp_path, "local", policies={**POLICIES, "blue": {**BLUE, **given}})
+
+
+@pytest.mark.parametrize(
+    ("policy", "given"),
+    [
+        ("blue", {"ppo.log_std": -1.0}),
+        ("red", {"net.channels": (8,), "net.kernels": (3,), "net.strides": (1,)}),
+        ("red", {"learner.memory_format": "channels_last"}),
+    ],
+)
+@every_run
+def test_settings_of_a_policy_fit_its_spaces(runtime: str, policy: str, given: dict[str, Any], tmp_path: Path) -> None:
+    policies = {**POLICIES, policy: {**POLICIES[policy], **given}}
+    with pytest.raises(ConfigError, match=f"{next(iter(given))} was given, but has no effect"):
+        train(tmp_path, runtime, policies=policies)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("policies", [["red", "blue"], {"red": RED, "blue": None}, {"red": RED, 3: BLUE}])
+def test_policies_are_settings_by_name(policies: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be settings by name"):
+        train(tmp_path, "sequential", policies=policies)
+
+
+def test_a_damaged_config_is_named(tmp_path: Path) -> None:
+    run = train(tmp_path, "sequential", 100)
+    path = run.folder / "config.json"
+    saved = json.loads(path.read_text())
+    for damaged in ([], {}, {"red": "x"}, 5, None):
+        path.write_text(json.dumps({**saved, "policies": damaged}))
+        for use in (lambda: freewheel.train(resume=run.folder, steps=200), lambda: run.policy("red")):
+            with pytest.raises(CheckpointError, match=f"{run.folder}: config.json is damaged: policies"):
+                use()

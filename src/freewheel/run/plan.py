@@ -38,7 +38,9 @@ NAME = re.compile(r"(?!step-)[A-Za-z0-9_-]{1,64}")
 
 @dataclass
 class Setup:
-    """What a run is made from. `given` has the settings that the user gave, `policies` the settings of several policies by name."""
+    """What a run is made from. `given` has the settings that the user gave, `given_to` what was given to one of several policies only,
+    `policies` all settings of several policies; both by name.
+    """
 
     config: Config
     env: Any
@@ -50,6 +52,7 @@ class Setup:
     folder: RunFolder | None = None  # of a resumed run
     checkpoint: Checkpoint | None = None
     notes: list[str] = field(default_factory=list)
+    given_to: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def configs(self) -> Mapping[str, Config]:
