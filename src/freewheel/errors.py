@@ -58,7 +58,17 @@ def exits_are_errors() -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        raise RoleLost(f"your code called sys.exit({error.code!r}), which ended the run. Raise an error there.") from error
+        raise RoleLost(f"your code called sys.exit({error.code!r}), which ended the run. Raise an error.") from error
+
+
+@contextmanager
+def about(policy: str) -> Iterator[None]:
+    """Errors of one of several policies say its name. A single policy has the name ""."""
+    try:
+        yield
+    except (ConfigError, EnvError, Diverged) as error:
+        error.args = (f"policy {policy}: {error}" if policy else str(error),)
+        raise
 
 
 @dataclass

@@ -78,7 +78,7 @@ def train(
     given = {**{name: value for name, value in named.items() if value is not None}, **(settings or {})}
     if resume is None:
         return _train(prepare_new(env, given, preset, body, loss, policies), callbacks, is_quiet)
-    given |= {"preset": preset} if preset != "auto" else {"policies": policies} if policies is not None else {}  # refused
+    given |= {"preset": preset} if preset != "auto" else {"policies": policies} if policies else {}  # refused there
     return _train(prepare_resumed(env, given, resume, body, loss), callbacks, is_quiet)
 
 

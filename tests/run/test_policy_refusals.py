@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from run_cases import RUNTIMES
+from run_cases import train as train_one
 from test_two_policies import BLUE, POLICIES, RED, train
 
 import freewheel
-from freewheel.errors import CheckpointError, ConfigError
+from freewheel.errors import CheckpointError, ConfigError, Diverged
 
 every_run = pytest.mark.parametrize("runtime", RUNTIMES)
 
@@ -107,3 +108,48 @@ def test_a_damaged_config_is_named(tmp_path: Path) -> None:
         for use in (lambda: freewheel.train(resume=run.folder, steps=200), lambda: run.policy("red")):
             with pytest.raises(CheckpointError, match=f"{run.folder}: config.json is damaged: policies"):
                 use()
+
+
+@every_run
+def test_a_divergence_names_its_policy(runtime: str, tmp_path: Path) -> None:
+    policies = {**POLICIES, "blue": {**BLUE, "learner.lr": 1e3, "ppo.value_weight": 1e38}}
+    who = "policy blue" if runtime == "sequential" else "learner-blue"
+    with pytest.raises(Diverged, match=f"^{who}: the loss"):
+        train(tmp_path, runtime, 20_000, policies=policies)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"algo": "sac"}, "^policy blue: .*Box"),
+        ({"algo": "ppo", "ppo.log_std": -1.0}, "^policy blue: ppo.log_std was given"),
+        ({"algo": "ppo", "replay.rows": 9}, "^policy blue: algo=ppo has no setting"),
+        ({"algo": "ppo", "local.free": True}, "^policy blue: local.free was given"),
+    ],
+)
+def test_a_refused_setting_names_its_policy(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(tmp_path, "sequential", policies={"red": RED, "blue": given})
+
+
+@every_run
+def test_policies_without_an_update_are_named(runtime: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    policies = {"red": {**RED, "replay.warmup_rows": 400}, "blue": {**BLUE, "rollout.rows": 500}}
+    train(tmp_path, runtime, 100, policies=policies)
+    said = capfd.readouterr().err
+    assert "policy red was not trained: it took 5" in said
+    assert "its first update needs at least 402" in said
+    assert "policy blue was not trained: it took" in said
+    assert "its first update needs at least 2,000" in said
+    train(tmp_path, runtime, 600)
+    assert "was not trained" not in capfd.readouterr().err
+
+
+@every_run
+def test_a_single_policy_without_an_update_is_told(
+    runtime: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train_one(tmp_path, "ppo", runtime, steps=20)
+    assert "warning: the policy was not trained: it took 20 steps, and its first update needs at least 64." in (
+        capfd.readouterr().err
+    )

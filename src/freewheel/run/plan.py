@@ -12,7 +12,7 @@ from typing import Any
 from freewheel.algos.make import make_algo, stream_seed
 from freewheel.config import Config, find_algo
 from freewheel.contracts import Spaces
-from freewheel.errors import ConfigError
+from freewheel.errors import ConfigError, about
 from freewheel.learners.gradient_workers import WorkersMemory
 from freewheel.learners.target_process import TargetValues
 from freewheel.machine.device import Placing
@@ -188,7 +188,8 @@ def make_plan(setup: Setup, groups: Sequence[Group]) -> Plan:
     all_lanes = sum(group.num_lanes for group in groups)
     for group in groups:
         name = "" if policies is None else group.name
-        plan.policies.append(_plan_policy(plan, setup, group, name, group.num_lanes / all_lanes))
+        with about(name):
+            plan.policies.append(_plan_policy(plan, setup, group, name, group.num_lanes / all_lanes))
     return plan
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from freewheel.config import Config, assemble, find_algo, from_dict
 from freewheel.config.assemble import known
 from freewheel.config.check import POOL_ONLY, refuse_sequential, refuse_unused, unused
-from freewheel.errors import ConfigError
+from freewheel.errors import ConfigError, about
 from freewheel.imports import find_name
 from freewheel.machine.cores import num_cores
 from freewheel.machine.picklable import why_not_picklable
@@ -40,7 +40,7 @@ MAY_CHANGE = (
     "explore.override",
 )
 # Settings that several policies share.
-OF_THE_RUN = ("env", "steps", "seed", "runtime", "world.", "log.", "checkpoint.", "eval_episodes")
+OF_THE_RUN: tuple[str, ...] = ("env", "steps", "seed", "runtime", "world.", "log.", "checkpoint.", "eval_episodes")
 OF_THE_RUN += tuple(f"local.{name}" for name in ("actors", "pin", "profile", "restarts", "stall_s", "step_timeout_s"))
 NO_EVALUATION = "a VectorEnv object cannot be evaluated, because training is in the middle of its episodes. Give the env's id or a function that makes it."
 SINK_HINT = "Name a function or class that takes (folder, config) and returns a log."
@@ -96,9 +96,10 @@ def _assemble_policies(
                 f"{wrong[0]} is given for the policy {name!r}, but holds for the whole run. Give it in settings=."
             )
         shared = _known_to(own.get("algo", given.get("algo", "dqn")), {k: v for k, v in given.items() if k not in own})
-        without = unused(assemble(env, {**shared, **own}, preset, refuses=False))
-        own = {**{key: value for key, value in shared.items() if key not in without}, **own}
-        found[name] = assemble(env, own, preset)
+        with about(name):
+            without = unused(assemble(env, {**shared, **own}, preset, refuses=False))
+            own = {**{key: value for key, value in shared.items() if key not in without}, **own}
+            found[name] = assemble(env, own, preset)
         used |= {*own}
     for key in given:
         if key not in used:
@@ -173,7 +174,8 @@ def _with_runtime(setup: Setup, is_required: bool) -> Setup:
         setup.policies = {name: replace(own, runtime=layout.runtime) for name, own in setup.policies.items()}
     refuse_sequential(setup.config, setup.given)
     for name, given in setup.given_to.items():
-        refuse_sequential(setup.configs[name], given)
+        with about(name):
+            refuse_sequential(setup.configs[name], given)
     return setup
 
 
@@ -185,12 +187,13 @@ def refuse_without_effect(plan: Plan, setup: Setup) -> None:
     # What one of several policies does not use, another may need.
     for policy in plan.policies:
         own, given_here = policy.config, setup.given_to.get(policy.name, {}) if policy.name else given
-        if own.net.body == "auto":
-            body = "cnn" if is_image(policy.spaces.obs) else "mlp"
-            refuse_unused(replace(own, net=replace(own.net, body=body)), given_here)
-        for name, why in policy.algo_class().unused_here(policy.spaces, policy.loss is not None).items():
-            if name in given_here:
-                raise ConfigError(f"{name} was given, but has no effect: {why}. Leave it out.")
+        with about(policy.name):
+            if own.net.body == "auto":
+                body = "cnn" if is_image(policy.spaces.obs) else "mlp"
+                refuse_unused(replace(own, net=replace(own.net, body=body)), given_here)
+            for name, why in policy.algo_class().unused_here(policy.spaces, policy.loss is not None).items():
+                if name in given_here:
+                    raise ConfigError(f"{name} was given, but has no effect: {why}. Leave it out.")
     if given.get("log.clip_every_steps") and lanes_of(env) is not None:
         raise ConfigError(
             f"log.clip_every_steps was given, but has no effect: {env_name(env)} is an env object that training uses, "
