@@ -13,6 +13,8 @@ FreewheelError
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 MOST_TEXT = 20_000  # of an error that goes to another process
@@ -48,6 +50,25 @@ class CheckpointError(FreewheelError):
 
 class ProtocolError(FreewheelError):
     """A peer that broke the wire format."""
+
+
+@contextmanager
+def exits_are_errors() -> Iterator[None]:
+    """sys.exit() in the user's env, loss or callback must not look like a run that succeeded."""
+    try:
+        yield
+    except SystemExit as error:
+        raise RoleLost(f"your code called sys.exit({error.code!r}), which ended the run. Raise an error.") from error
+
+
+@contextmanager
+def about(policy: str) -> Iterator[None]:
+    """Errors of one of several policies say its name. A single policy has the name ""."""
+    try:
+        yield
+    except (ConfigError, EnvError, Diverged) as error:
+        error.args = (f"policy {policy}: {error}" if policy else str(error),)
+        raise
 
 
 @dataclass

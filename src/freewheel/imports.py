@@ -43,7 +43,7 @@ def find_module(name: str) -> Any:
                 f"that has it (searched: {here})."
             ) from error
         raise EnvError(f"importing {name} failed: {error}. Install what it needs.") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvError(
             f"importing {name} raised {type(error).__name__}: {error}. The traceback above shows its line."
         ) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from freewheel.config import Config
-from freewheel.errors import ConfigError
+from freewheel.errors import exits_are_errors
 from freewheel.films.clips import clips_for
 from freewheel.machine.signals import signals_stop
 from freewheel.report.account import Account
@@ -51,6 +51,7 @@ class Run:
         return load_policy(self.folder, body=self.body, name=name)
 
 
+@exits_are_errors()
 def train(
     env: Any = None,
     *,
@@ -77,8 +78,7 @@ def train(
     given = {**{name: value for name, value in named.items() if value is not None}, **(settings or {})}
     if resume is None:
         return _train(prepare_new(env, given, preset, body, loss, policies), callbacks, is_quiet)
-    if preset != "auto":
-        raise ConfigError(f"preset={preset!r} was given, but a resumed run keeps its own settings. Leave it out.")
+    given |= {"preset": preset} if preset != "auto" else {"policies": policies} if policies else {}  # refused there
     return _train(prepare_resumed(env, given, resume, body, loss), callbacks, is_quiet)
 
 

@@ -12,6 +12,7 @@ import pytest
 import freewheel
 from freewheel.cli.main import main
 from freewheel.errors import ConfigError
+from freewheel.store.checkpoint import load_newest
 
 DOCS = Path(__file__).parents[2] / "docs"
 LOG = """
@@ -89,3 +90,45 @@ def test_a_log_that_is_none(name: str, match: str, tmp_path: Path) -> None:
         freewheel.train("CartPole-v1", steps=300, settings=settings, preset="none", is_quiet=True)
     if name != "line_log:none":  # what it gives is known only when there is a folder to give it
         assert not list((tmp_path / "runs").glob("*"))
+
+
+EXITS = """
+import sys
+from freewheel.algos.dqn import Algorithm
+
+class Exits(Algorithm):
+    name = "exits"
+    calls = 0
+
+    def hyper(self, share_done):
+        Exits.calls += 1
+        if Exits.calls > 5:
+            sys.exit()
+        return super().hyper(share_done)
+
+class Unplanned(Algorithm):
+    name = "unplanned"
+
+    def __init__(self, *given, **named):
+        sys.exit()
+"""
+
+
+@pytest.mark.parametrize(("name", "is_saved"), [("Exits", True), ("Unplanned", False)])
+def test_sys_exit_of_an_outside_algorithm_is_an_error(
+    name: str, is_saved: bool, outside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (outside / "exits.py").write_text(EXITS)
+    sys.modules.pop("exits", None)
+    assert main(["train", "CartPole-v1", "--algo", f"exits:{name}", *TINY, "--quiet", "--log.folder", "runs"]) == 1
+    err = capsys.readouterr().err
+    assert "RoleLost: your code called sys.exit(None), which ended the run" in err
+    assert "exits.py" in err, "the line is not shown"
+    saved = [load_newest(run / "checkpoints").state["updates"] > 0 for run in Path("runs").glob("*")]
+    assert saved == ([True] if is_saved else [])
+
+
+def test_sys_exit_of_an_import_is_an_error(outside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (outside / "exits_at_once.py").write_text("import sys\nsys.exit()\n")
+    assert main(["train", "CartPole-v1", "--algo", "exits_at_once:Any", *TINY, "--quiet"]) == 1
+    assert "importing exits_at_once raised SystemExit" in capsys.readouterr().err

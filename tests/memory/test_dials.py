@@ -51,10 +51,13 @@ def test_they_are_set_and_given_back() -> None:
     ("name", "value", "message"),
     [
         ("gamma", 0.5, "there is no dial 'gamma'; there are epsilon, lr, ratio"),
-        ("epsilon", 1.5, r"epsilon=1.5 must be between 0.0 and 1.0"),
-        ("epsilon", float("nan"), "epsilon=nan must be between"),
-        ("lr", -1e-9, "lr=-1e-09 must be between"),
-        ("ratio", 0.0, "ratio=0.0 must be between"),
+        ("epsilon", 1.5, r"epsilon=1.5 must be a number between 0.0 and 1.0"),
+        ("epsilon", float("nan"), "epsilon=nan must be a number between"),
+        ("lr", -1e-9, "lr=-1e-09 must be a number between"),
+        ("lr", "0.1", "lr='0.1' must be a number between"),
+        ("lr", [1], r"lr=\[1\] must be a number between"),
+        ("lr", True, "lr=True must be a number between"),
+        ("ratio", 0.0, "ratio=0.0 must be a number between"),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_changes_nothing(name: str, value: float, message: str) -> None:

@@ -1,13 +1,14 @@
 """A world with two groups of lanes that have other spaces, episodes and tasks: red answers a bit, blue names the largest of three.
 
 `world.kind=two_groups:make_two_groups` trains in it. world.lanes is the number of red lanes; world.kwargs may set `blue_lanes`
-(per red lane) and `blue_every` (recvs between two rows of a blue lane).
+(per red lane), `blue_every` (recvs between two rows of a blue lane) and other `names` of the groups.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -122,11 +123,13 @@ class GroupsWorld:
 
 def make_two_groups(env: Any, config: WorldConfig, seed: int, *, first_lane: int = 0) -> GroupsWorld:
     """As `make_world` calls it; the env's name is of no importance."""
-    given = {"blue_lanes": 1, "blue_every": 2, **json.loads(config.kwargs)}
+    given = {"blue_lanes": 1, "blue_every": 2, "names": ["red", "blue"], **json.loads(config.kwargs)}
     lanes, per_lane = config.lanes, given["blue_lanes"]
     red = InlineWorld([Red() for _ in range(lanes)], seed, "red", lanes=range(first_lane, first_lane + lanes))
     first_blue, num_blue = first_lane * per_lane, lanes * per_lane
     # Another seed: red and blue lanes of the same number would see the same chance.
     own = range(first_blue, first_blue + num_blue)
     blue = InlineWorld([Blue() for _ in own], seed + 1, "blue", lanes=own)
-    return GroupsWorld("two groups", {"red": red, "blue": blue}, (1, given["blue_every"]))
+    world = GroupsWorld("two groups", {"red": red, "blue": blue}, (1, given["blue_every"]))
+    world.groups = tuple(replace(group, name=name) for group, name in zip(world.groups, given["names"], strict=True))
+    return world

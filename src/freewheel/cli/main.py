@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from types import ModuleType
 
-from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.errors import ConfigError, EnvError, FreewheelError, RoleLost
 from freewheel.imports import nearest
 from freewheel.machine.signals import ends_at_once, remember_interrupts, was_interrupted
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command = importlib.import_module(f"freewheel.cli.{words[0]}")
         code = run(command, words[1:])
     except FreewheelError as error:
-        if error.__cause__ is not None and isinstance(error, EnvError):
+        if error.__cause__ is not None and isinstance(error, (EnvError, RoleLost)):
             traceback.print_exception(error.__cause__)  # it shows where the user's code failed
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return USER_MUST_ACT if isinstance(error, ConfigError) else FAILED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,9 @@ class Dials(Shared):
         if name not in DIALS:
             raise ConfigError(f"there is no dial {name!r}; there are {', '.join(DIALS)}.")
         least, most = DIALS[name]
-        if value is not None and not least <= value <= most:
-            raise ConfigError(f"the dial {name}={value} must be between {least} and {most}.")
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if value is not None and not (is_number and least <= value <= most):
+            raise ConfigError(f"the dial {name}={value!r} must be a number between {least} and {most}.")
 
     def state(self) -> dict[str, float]:
         """The dials that are set."""

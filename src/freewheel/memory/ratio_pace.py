@@ -122,6 +122,11 @@ class RatioPace:
         """After a lesson, when its weights are published."""
         self.counts.add_updates(updates)
 
+    @property
+    def first_due(self) -> int:
+        """Steps of the policy before the first update."""
+        return self.ratio.next_at(self.ratio.from_updates)
+
     def achieved(self) -> float:
         return self.ratio.achieved(self.counts.steps, self.counts.updates)
 

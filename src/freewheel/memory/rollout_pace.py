@@ -102,6 +102,11 @@ class RolloutPace:
         return updates * self._rows_per_update / max(steps, 1)
 
     @property
+    def first_due(self) -> int:
+        """Steps of the policy before the first update, at least."""
+        return self._from_step + self.num_rows
+
+    @property
     def target(self) -> float:
         return 0.0  # nothing is held to one: epochs follow each rollout, and some may be left out
 

@@ -63,7 +63,7 @@ class LearnerProcess:
             self.page.enter(STOP)
         except RoleLost:
             raise  # another process may use the run's folder by now
-        except Exception:
+        except (Exception, SystemExit):
             # Keeps what was learned: an update that is not finite was not applied.
             if self.saver.newest_step < self.plan.counts.steps:
                 self._save_now()

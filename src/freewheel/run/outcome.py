@@ -66,12 +66,25 @@ def write_status(
 ) -> None:
     """Writes status and result. A full disk is reported, and does not end the training."""
     moment = runtime.moment
+    if status == "finished":
+        _tell_untrained(progress, runtime)
     try:
         folder.write_status(status, steps=moment.step, return_mean=moment.return_mean, **_by_policy(runtime))
         if result is not None:
             folder.write_result(result)
     except CheckpointError as error:
         progress.note(f"CheckpointError: {error}")
+
+
+def _tell_untrained(progress: Progress, runtime: Runtime) -> None:
+    """A run may end before a policy's first update."""
+    for policy, pace in zip(runtime.plan.policies, runtime.paces, strict=True):
+        if (counts := runtime.plan.counts.of(policy.index)).updates == 0:
+            which = f"policy {policy.name}" if policy.name else "the policy"
+            progress.note(
+                f"warning: {which} was not trained: it took {counts.steps:,} steps, and its first update needs at least "
+                f"{pace.first_due:,}. Give more steps, or a shorter warm-up or rollout."
+            )
 
 
 def _by_policy(runtime: Runtime) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 from freewheel.algos.make import make_algo, stream_seed
 from freewheel.config import Config, find_algo
 from freewheel.contracts import Spaces
-from freewheel.errors import ConfigError
+from freewheel.errors import ConfigError, about
 from freewheel.learners.gradient_workers import WorkersMemory
 from freewheel.learners.target_process import TargetValues
 from freewheel.machine.device import Placing
@@ -31,11 +32,15 @@ from freewheel.weights.board import Board
 from freewheel.worlds.world import Group
 
 SUPERVISOR, FIRST_LEARNER = 0, 1
+# Names of policies become names of files. A checkpoint is a folder step-N.
+NAME = re.compile(r"(?!step-)[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass
 class Setup:
-    """What a run is made from. `given` has the settings that the user gave, `policies` the settings of several policies by name."""
+    """What a run is made from. `given` has the settings that the user gave, `given_to` what was given to one of several policies only,
+    `policies` all settings of several policies; both by name.
+    """
 
     config: Config
     env: Any
@@ -47,6 +52,7 @@ class Setup:
     folder: RunFolder | None = None  # of a resumed run
     checkpoint: Checkpoint | None = None
     notes: list[str] = field(default_factory=list)
+    given_to: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def configs(self) -> Mapping[str, Config]:
@@ -162,6 +168,14 @@ def make_plan(setup: Setup, groups: Sequence[Group]) -> Plan:
     if setup.loss is not None and not find_algo(config.algo).takes_loss:
         raise ConfigError(f"algo={config.algo} has its own loss. Leave loss= out.")
     names = [group.name for group in groups]
+    if names == [""] and policies is not None:
+        raise ConfigError("the env has a single policy, so policies= is not needed. Give its settings in settings=.")
+    for name in names if names != [""] else ():
+        if not isinstance(name, str) or not NAME.fullmatch(name) or names.count(name) > 1:
+            raise ConfigError(
+                f"the world has a group {name!r}. Each group needs its own name of 1 to 64 letters (a-z, A-Z), digits, _ or -, "
+                "which does not begin with step-."
+            )
     if policies is None and len(groups) > 1:
         raise ConfigError(f"the world has the groups {', '.join(names)}; each needs a policy. Give policies= for them.")
     if policies is not None and sorted(policies) != sorted(names):
@@ -174,7 +188,8 @@ def make_plan(setup: Setup, groups: Sequence[Group]) -> Plan:
     all_lanes = sum(group.num_lanes for group in groups)
     for group in groups:
         name = "" if policies is None else group.name
-        plan.policies.append(_plan_policy(plan, setup, group, name, group.num_lanes / all_lanes))
+        with about(name):
+            plan.policies.append(_plan_policy(plan, setup, group, name, group.num_lanes / all_lanes))
     return plan
 
 

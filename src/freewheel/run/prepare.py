@@ -11,7 +11,7 @@ from typing import Any
 from freewheel.config import Config, assemble, find_algo, from_dict
 from freewheel.config.assemble import known
 from freewheel.config.check import POOL_ONLY, refuse_sequential, refuse_unused, unused
-from freewheel.errors import ConfigError
+from freewheel.errors import ConfigError, about
 from freewheel.imports import find_name
 from freewheel.machine.cores import num_cores
 from freewheel.machine.picklable import why_not_picklable
@@ -40,7 +40,8 @@ MAY_CHANGE = (
     "explore.override",
 )
 # Settings that several policies share.
-OF_THE_RUN = ("steps", "seed", "runtime", "world.", "log.", "checkpoint.", "eval_episodes", "local.actors", "local.pin")
+OF_THE_RUN: tuple[str, ...] = ("env", "steps", "seed", "runtime", "world.", "log.", "checkpoint.", "eval_episodes")
+OF_THE_RUN += tuple(f"local.{name}" for name in ("actors", "pin", "profile", "restarts", "stall_s", "step_timeout_s"))
 NO_EVALUATION = "a VectorEnv object cannot be evaluated, because training is in the middle of its episodes. Give the env's id or a function that makes it."
 SINK_HINT = "Name a function or class that takes (folder, config) and returns a log."
 
@@ -75,7 +76,8 @@ def prepare_new(
     else:
         own = _assemble_policies(env_name(env), given, preset, policies)
         config = next(iter(own.values()))
-    return _with_runtime(Setup(config, env, choose(config, num_cores()), body, loss, given, own), "runtime" in given)
+    setup = Setup(config, env, choose(config, num_cores()), body, loss, given, own, given_to=policies or {})
+    return _with_runtime(setup, "runtime" in given)
 
 
 def _assemble_policies(
@@ -84,6 +86,9 @@ def _assemble_policies(
     """The settings of each policy: its own, and those of the run that its algorithm uses."""
     if not policies:
         raise ConfigError("policies= is empty. Give settings for each group of the world, by the group's name.")
+    each = policies.items() if isinstance(policies, Mapping) else [(policies, None)]
+    if not all(isinstance(name, str) and isinstance(own, Mapping) for name, own in each):
+        raise ConfigError(f'policies={policies!r} must be settings by name, such as {{"red": {{"learner.lr": 1e-3}}}}.')
     found, used = {}, set[str]()
     for name, own in policies.items():
         if wrong := [key for key in own if key.startswith(OF_THE_RUN)]:
@@ -91,9 +96,10 @@ def _assemble_policies(
                 f"{wrong[0]} is given for the policy {name!r}, but holds for the whole run. Give it in settings=."
             )
         shared = _known_to(own.get("algo", given.get("algo", "dqn")), {k: v for k, v in given.items() if k not in own})
-        without = unused(assemble(env, {**shared, **own}, preset, refuses=False))
-        own = {**{key: value for key, value in shared.items() if key not in without}, **own}
-        found[name] = assemble(env, own, preset)
+        with about(name):
+            without = unused(assemble(env, {**shared, **own}, preset, refuses=False))
+            own = {**{key: value for key, value in shared.items() if key not in without}, **own}
+            found[name] = assemble(env, own, preset)
         used |= {*own}
     for key in given:
         if key not in used:
@@ -143,7 +149,7 @@ def prepare_resumed(env: Any, given: dict[str, Any], resume: str | Path, body: A
 def _used_by(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Of the settings that are given on resume, those that a policy with these saved settings uses."""
     without = unused(from_dict(saved))
-    return {name: value for name, value in _known_to(saved["algo"], given).items() if name not in without}
+    return {name: value for name, value in _known_to(saved.get("algo", "dqn"), given).items() if name not in without}
 
 
 def _with_runtime(setup: Setup, is_required: bool) -> Setup:
@@ -167,23 +173,27 @@ def _with_runtime(setup: Setup, is_required: bool) -> Setup:
     if setup.policies is not None:
         setup.policies = {name: replace(own, runtime=layout.runtime) for name, own in setup.policies.items()}
     refuse_sequential(setup.config, setup.given)
+    for name, given in setup.given_to.items():
+        with about(name):
+            refuse_sequential(setup.configs[name], given)
     return setup
 
 
-def refuse_without_effect(plan: Plan, given: Mapping[str, Any]) -> None:
+def refuse_without_effect(plan: Plan, setup: Setup) -> None:
     """Refuses given settings that have no effect with this env."""
-    env = plan.env
+    env, given = plan.env, setup.given
     if len(plan.policies) > 1 and plan.config.log.clip_every_steps:
         raise ConfigError("log.clip_every_steps films one policy, and this run has several. Leave it out.")
     # What one of several policies does not use, another may need.
-    for policy in plan.policies if len(plan.policies) == 1 else ():
-        own = policy.config
-        if own.net.body == "auto":
-            body = "cnn" if is_image(policy.spaces.obs) else "mlp"
-            refuse_unused(replace(own, net=replace(own.net, body=body)), given)
-        for name, why in policy.algo_class().unused_here(policy.spaces, policy.loss is not None).items():
-            if name in given:
-                raise ConfigError(f"{name} was given, but has no effect: {why}. Leave it out.")
+    for policy in plan.policies:
+        own, given_here = policy.config, setup.given_to.get(policy.name, {}) if policy.name else given
+        with about(policy.name):
+            if own.net.body == "auto":
+                body = "cnn" if is_image(policy.spaces.obs) else "mlp"
+                refuse_unused(replace(own, net=replace(own.net, body=body)), given_here)
+            for name, why in policy.algo_class().unused_here(policy.spaces, policy.loss is not None).items():
+                if name in given_here:
+                    raise ConfigError(f"{name} was given, but has no effect: {why}. Leave it out.")
     if given.get("log.clip_every_steps") and lanes_of(env) is not None:
         raise ConfigError(
             f"log.clip_every_steps was given, but has no effect: {env_name(env)} is an env object that training uses, "

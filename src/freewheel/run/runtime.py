@@ -40,7 +40,7 @@ def make_sequential(setup: Setup) -> Sequential:
     world = _sequential_world(setup)
     try:
         plan = make_plan(setup, world.groups)
-        refuse_without_effect(plan, setup.given)
+        refuse_without_effect(plan, setup)
         for policy in plan.policies:
             device = pick_device(policy.config.learner.device)
             prepare(device)
@@ -68,7 +68,7 @@ def plan_local(setup: Setup) -> Plan:
     pick_device(setup.config.learner.device)
     pick_device(setup.config.local.act_device, "local.act_device")
     plan = make_plan(setup, _groups(setup))
-    refuse_without_effect(plan, setup.given)
+    refuse_without_effect(plan, setup)
     settled, reason = settled_world(setup)
     if settled.config != setup.config:
         del plan  # frees its shared memory before the next plan takes some

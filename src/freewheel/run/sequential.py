@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from freewheel.errors import CheckpointError
+from freewheel.errors import CheckpointError, about
 from freewheel.machine.fault_points import arm
 from freewheel.report.account import Account, RoleTime, account
 from freewheel.report.phases import ACTS, LEARNS, PHASES
@@ -69,7 +69,7 @@ class Sequential:
                 self._turn()
                 if every and moment.step // every > self._saved_at // every:
                     self.save()
-        except Exception:
+        except (Exception, SystemExit):
             if moment.step > self._saved_at:
                 self.save()  # keeps what was learned
             raise
@@ -97,9 +97,9 @@ class Sequential:
         while True:
             self._act()
             # All that is due, even when the run is stopping: a resumed run then continues exactly.
-            for learner in self.learners:
+            for policy, learner in zip(self.plan.policies, self.learners, strict=True):
                 if learner.pace.due():
-                    self._learn(learner)
+                    self._learn(policy.name, learner)
             if not self.actor.waiting:
                 break
         self._tell()
@@ -117,8 +117,11 @@ class Sequential:
         if is_new:
             self._reporter.call("on_step")
 
-    def _learn(self, learner: Any) -> None:
-        while learner.turn():
+    def _learn(self, policy: str, learner: Any) -> None:
+        while True:
+            with about(policy):
+                if not learner.turn():
+                    return
             self._page.enter(REPORT)
             if warning := learner.take_warning():
                 self._reporter.note(f"warning: {warning}.")

@@ -229,7 +229,8 @@ class Supervisor:
         if role in self.targets and (count > restarts or why is not None):  # the learner does not wait for it
             self._note(f"{role.name} {how}; training continues without it.{error}")
         elif why is not None and why.is_final:
-            self._give_up(why.error(role.name))
+            who = f"{role.name}: " if len(self.plan.policies) > 1 else ""
+            self._give_up(replace(why, text=who + why.text).error(role.name))
         elif count > restarts:
             last = error or f" it {how}."
             self._give_up(

@@ -59,8 +59,12 @@ class RunFolder:
         return self.path / "tb"
 
     def config(self) -> dict[str, Any]:
-        """The effective settings of the run."""
-        return _read_object(self.path / CONFIG)
+        """The effective settings of the run; `policies` has those of each of several policies."""
+        found = _read_object(self.path / CONFIG)
+        own = found.get("policies", {"": {}})
+        if not isinstance(own, dict) or not own or not all(isinstance(each, dict) for each in own.values()):
+            raise CheckpointError(f"run {self.path}: {CONFIG} is damaged: policies must have settings by name.")
+        return found
 
     def write_status(self, status: str, **figures: Any) -> None:
         """`status` is `running`, `finished`, `stopped` or `failed`; `figures` are numbers such as steps=..."""
