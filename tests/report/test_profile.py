@@ -86,11 +86,11 @@ def test_no_samples_are_no_error(tmp_path: Path) -> None:
 def test_stacks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "MOST_STACKS", 1)
     sampler = Profiler(threading.get_ident())
-    sampler._look()
+    sampler.look()
     first = next(iter(sampler.counts))
 
     def deeper() -> None:
-        sampler._look()
+        sampler.look()
 
     deeper()
     deeper()

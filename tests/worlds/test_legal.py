@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from freewheel.config import WorldConfig
 from freewheel.worlds.choose import choose_world
-from freewheel.worlds.legal import Legal
+from freewheel.worlds.legal import RandomActions
 
 
 def see(size: int) -> spaces.Dict:
@@ -29,7 +29,7 @@ def see(size: int) -> spaces.Dict:
     ids=["discrete", "multi", "table", "binary"],
 )
 def test_what_is_forbidden_moves_and_what_is_allowed_stays(space: Any, counts: list[int], starts: list[int]) -> None:
-    legal, chance = Legal(see(sum(counts)), space), np.random.default_rng(1)
+    legal, chance = RandomActions(see(sum(counts)), space), np.random.default_rng(1)
     assert legal.has_mask
     space.seed(1)
     actions = np.stack([np.asarray(space.sample()) for _ in range(200)])
@@ -37,7 +37,7 @@ def test_what_is_forbidden_moves_and_what_is_allowed_stays(space: Any, counts: l
     for part in parts:
         part[np.arange(200), chance.integers(part.shape[1], size=200)] = True
     mask = np.concatenate(parts, 1).astype(np.int8)
-    moved = legal.rows(actions, {"obs.action_mask": mask})
+    moved = legal.rows(0, 200, {"obs.action_mask": mask})["action"]
     assert moved.dtype == actions.dtype
     before, after = (rows.reshape(200, -1) - starts for rows in (actions, moved))
     for i, part in enumerate(parts):
@@ -46,18 +46,20 @@ def test_what_is_forbidden_moves_and_what_is_allowed_stays(space: Any, counts: l
         np.testing.assert_array_equal(after[stays, i], before[stays, i])
         assert 0 < stays.sum() < 200
     for row in range(5):
-        given = actions[row] if space.shape else int(actions[row])
-        one = legal.one(given, {"action_mask": mask[row]})
+        one = legal.one(row, {"action_mask": mask[row]})
         assert space.contains(one)
         np.testing.assert_array_equal(one, moved[row])
 
 
 def test_without_a_mask_and_without_an_allowed_action_nothing_moves() -> None:
-    assert not Legal(spaces.Box(-1, 1, (2,)), spaces.Discrete(2)).has_mask
-    assert not Legal(see(3), spaces.Box(-1, 1, (3,))).has_mask
-    assert not Legal(see(3), spaces.Discrete(2)).has_mask
-    assert Legal(spaces.Box(-1, 1, (2,)), spaces.Discrete(2)).one(1, np.zeros(2)) == 1
-    assert Legal(see(3), spaces.Discrete(3)).one(2, {"action_mask": np.zeros(3)}) == 2
+    plain, full = RandomActions(spaces.Box(-1, 1, (2,)), spaces.Discrete(2)), RandomActions(see(3), spaces.Discrete(3))
+    assert not plain.has_mask
+    assert not RandomActions(see(3), spaces.Box(-1, 1, (3,))).has_mask
+    assert not RandomActions(see(3), spaces.Discrete(2)).has_mask
+    for i, action in enumerate(plain._samples[:5]):
+        assert plain.one(i, np.zeros(2)) == action
+    for i, action in enumerate(full._samples[:5]):
+        assert full.one(i, {"action_mask": np.zeros(3)}) == action
 
 
 class Strict(gymnasium.Env[Any, Any]):

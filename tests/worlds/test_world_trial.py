@@ -29,7 +29,6 @@ def test_what_was_measured_apart_is_taken(env: Any, kind: str) -> None:
     found = choose(env, WorldConfig(lanes=64))
     assert found.chosen.kind == kind
     assert found.chosen.lanes == 64
-    assert set(found.times) == {"inline", "pool"} | ({"vector"} if env == "CartPole-v1" else set())
     assert "a step takes" in found.reason or "per step" in found.reason
     assert (found.chosen.workers > 1) == (kind == "pool")
 

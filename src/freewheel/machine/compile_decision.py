@@ -71,4 +71,4 @@ class Comparison:
         chosen = trial.choose(times, LEAST_GAIN, statistics.median)
         does = "Keeping the compiled update" if chosen == "compiled" else "Going back to eager updates"
         said = f"compiled {1e3 * seconds['compiled']:.3g} ms, eager {1e3 * seconds['eager']:.3g} ms"
-        return Choice(chosen, f"{does}: {said}.", times)
+        return Choice(chosen, f"{does}: {said}.")

@@ -33,7 +33,7 @@ def choose(asked: str, device: str) -> Choice[str]:
         + found.suffix
         for name, found in each.items()
     )
-    return Choice(chosen, f"Training in {chosen}{', as set' if chosen == asked else ''}: {said}.", times)
+    return Choice(chosen, f"Training in {chosen}{', as set' if chosen == asked else ''}: {said}.")
 
 
 def why_not(name: str, device: str) -> str:

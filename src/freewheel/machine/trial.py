@@ -16,7 +16,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Literal, TypeVar
@@ -40,7 +40,6 @@ class Choice(Generic[C]):
 
     chosen: C
     reason: str = ""
-    times: Mapping[Any, Sequence[float]] = field(default_factory=dict)
     key: str = ""  # in the cache
 
 

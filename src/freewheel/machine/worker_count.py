@@ -20,7 +20,7 @@ def choose(workers: int, alone: Callable[[], object], shared: Callable[[], objec
     times = trial.measure({1: alone, workers: shared}, max(min(int(ROUND_S / max(update_s, 1e-9)), 10), 1))
     count = trial.choose(times, LEAST_GAIN)
     said = ", ".join(f"{1e3 * min(each):.2g} ms in {_processes(n)}" for n, each in times.items())
-    return Choice(count, f"Computing each gradient in {_processes(count)} ({said}).", times)
+    return Choice(count, f"Computing each gradient in {_processes(count)} ({said}).")
 
 
 def _processes(count: int) -> str:

@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass, replace
 
 from freewheel.config import WorldConfig
-from freewheel.machine import trial
 from freewheel.machine.trial import Choice
 
 # Costs of a step besides the env itself, on 2 cores with Python 3.11. A pool wakes a worker for each group of lanes.
@@ -49,26 +48,22 @@ def choose(
     step = f"a step takes {_time(cost.step_s)}"
     spread = f"Using a pool of {many(pool.workers, pool.threads)}: {step} and {'mostly waits' if cost.waits else 'keeps a core busy'}."
     if wants_pool(config):
-        return Choice(pool, spread, {"pool": [pool_s]})
-    times = {"inline": [(cost.step_s + INLINE_S) / actors]}
-    if vector_s is not None:
-        times["vector"] = [vector_s / actors]
-    kind = trial.choose(times, VECTOR_GAIN)
-    times["pool"] = [pool_s]
-    is_better = trial.choose({kind: times[kind], "pool": [pool_s]}, POOL_GAIN) == "pool"
+        return Choice(pool, spread)
+    inline_s = cost.step_s + INLINE_S
+    is_vector = vector_s is not None and inline_s >= VECTOR_GAIN * vector_s
+    own_s = vector_s if is_vector and vector_s is not None else inline_s
+    is_better = own_s / actors >= POOL_GAIN * pool_s
     if is_better and not hindrance:
-        return Choice(pool, spread, times)
-    if kind == "vector":
-        against = (
-            f"{_time(actors * times['vector'][0])} per step, against {_time(actors * times['inline'][0])} one by one"
-        )
-        return Choice(vector_of(config, cores, actors), f"Using {name}'s own vector env ({against}).", times)
+        return Choice(pool, spread)
+    if is_vector:
+        against = f"{_time(own_s)} per step, against {_time(inline_s)} one by one"
+        return Choice(vector_of(config, cores, actors), f"Using {name}'s own vector env ({against}).")
     why = "and no core is free to share it."
     if is_better:
         why = f"which {many(pool.workers, pool.threads)} could share, but {hindrance}"
     elif cores > actors and config.lanes > 1:
         why = "too short to be worth waking a worker."
-    return Choice(inline_of(config), f"Stepping the envs one by one: {step}, {why}", times)
+    return Choice(inline_of(config), f"Stepping the envs one by one: {step}, {why}")
 
 
 def unmeasured(config: WorldConfig, why: str, cores: int) -> Choice[WorldConfig]:

@@ -96,12 +96,11 @@ class EpisodesCsv(_CsvLog):
 
     def __init__(self, path: Path, has_policies: bool = False) -> None:
         super().__init__(path, [*EPISODE_COLUMNS, "policy"] if has_policies else EPISODE_COLUMNS)
-        self._num_cells = len(self.columns)
 
     def write(self, records: Sequence[Record]) -> None:
         rows = [record.row for record in records if isinstance(record.row, Episode)]
         cells = [(row.step, row.lane, row.ret, row.length, round(row.seconds, 3), row.policy) for row in rows]
-        self._append([row[: self._num_cells] for row in cells])
+        self._append([row[: len(self._first)] for row in cells])
 
 
 def _cut_torn_row(path: Path) -> None:

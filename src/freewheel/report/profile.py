@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -41,101 +42,77 @@ def profiled(role: str, folder: Path, is_on: bool) -> Iterator[None]:
     if not is_on:
         yield
         return
-    trace = _TorchTrace(folder / "profile" / f"{role}.trace.json.gz") if role == LEARNER else None
     caller = sys._getframe(2)  # skips contextlib; its callers are the same in every stack
-    profiler = Profiler(threading.get_ident(), trace, caller)
+    profiler = Profiler(threading.get_ident(), caller)
     del caller
-    profiler.start()
+    works: list[Callable[[], None]] = [profiler.sample]
+    with _reported(role):
+        (folder / "profile").mkdir(parents=True, exist_ok=True)
+        if role == LEARNER:
+            works.append(partial(_trace, _prepared(), folder / "profile" / f"{role}.trace.json.gz", profiler.is_over))
+    threads = [threading.Thread(target=_reported(role)(work), name="profile", daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
-        try:
-            profiler.stop()
+        profiler.is_over.set()
+        for thread in threads:
+            thread.join(JOIN_TIMEOUT_S)
+        with _reported(role):
             profiler.write(folder / "profile", role)
-        except Exception as error:
-            _warn(role, error)
+
+
+@contextlib.contextmanager
+def _reported(role: str) -> Iterator[None]:
+    """Errors become a warning."""
+    try:
+        yield
+    except Exception as error:
+        print(f"warning: the profile of {role} is incomplete: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 class Profiler:
-    """Counts the stacks of another thread. A stack begins at `outermost`, if it contains it."""
+    """Counts the stacks of another thread until it `is_over`. A stack begins at `outermost`, if it contains it."""
 
-    def __init__(self, watched: int, trace: _TorchTrace | None = None, outermost: FrameType | None = None) -> None:
+    def __init__(self, watched: int, outermost: FrameType | None = None) -> None:
         self.counts: Counter[Stack] = Counter()
         self.seconds = 0.0
-        self._watched, self._trace, self._outermost = watched, trace, outermost
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._sample, name="profile", daemon=True)
+        self.is_over = threading.Event()
+        self._watched, self._outermost = watched, outermost
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._is_over.set()
-        self._thread.join(JOIN_TIMEOUT_S)
+    def sample(self) -> None:
+        began_s = time.monotonic()
+        while not self.is_over.wait(SAMPLE_EVERY_S):
+            self.seconds = time.monotonic() - began_s
+            self.look()
         self._outermost = None  # a frame keeps its variables alive
 
-    def write(self, folder: Path, role: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{role}.txt").write_text(report(role, self.counts, self.seconds))
-        (folder / f"{role}.folded").write_text(folded(self.counts))
-
-    def _sample(self) -> None:
-        began_s = time.monotonic()
-        try:
-            while not self._is_over.wait(SAMPLE_EVERY_S):
-                self.seconds = time.monotonic() - began_s
-                self._look()
-                if self._trace is not None:
-                    self._trace.go_on(self.seconds)
-            if self._trace is not None:
-                self._trace.finish()
-        except Exception as error:
-            _warn("this process", error)
-
-    def _look(self) -> None:
+    def look(self) -> None:
         frame = sys._current_frames().get(self._watched)
         if frame is not None:
             stack = _stack(frame, self._outermost)
             self.counts[stack if stack in self.counts or len(self.counts) < MOST_STACKS else ()] += 1
 
+    def write(self, folder: Path, role: str) -> None:
+        (folder / f"{role}.txt").write_text(report(role, self.counts, self.seconds))
+        (folder / f"{role}.folded").write_text(folded(self.counts))
 
-class _TorchTrace:
-    """A short torch.profiler trace of all threads of this process, as a Chrome trace."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._begun_s: float | None = None
-        self._profile: Any = None
-        try:
-            self._profile = _prepared()
-        except Exception as error:
-            _warn(LEARNER, error)
-
-    def go_on(self, seconds: float) -> None:
-        """Starts or ends the trace when it is time."""
-        if self._begun_s is not None:
-            if seconds >= self._begun_s + TRACE_S:
-                self.finish()
-        elif self._profile is not None and seconds >= TRACE_AFTER_S:
-            self._profile.start_trace()
-            self._begun_s = seconds
-
-    def finish(self) -> None:
-        """Writes the trace, once. A run that ended before it started leaves none."""
-        profile, self._profile = self._profile, None
-        if profile is None:
-            return
-        if self._begun_s is None:
-            profile.start_trace()  # a profile that is prepared and never started warns when it is deleted
-            profile.stop_trace()
-            return
-        profile.stop_trace()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        plain = self._path.with_suffix("")
-        profile.export_chrome_trace(str(plain))  # not into .gz: torch would copy it line by line in Python
-        with open(plain, "rb") as source, gzip.open(self._path, "wb", compresslevel=1) as target:
-            shutil.copyfileobj(source, target, 1 << 20)
-        plain.unlink()
+def _trace(profile: Any, path: Path, is_over: threading.Event) -> None:
+    """Writes a short Chrome trace of all threads of this process. A run that ended before it starts leaves none."""
+    is_late = is_over.wait(TRACE_AFTER_S)
+    profile.start_trace()  # in any case: a profile that is prepared and never started warns when it is deleted
+    if not is_late:
+        is_over.wait(TRACE_S)
+    profile.stop_trace()
+    if is_late:
+        return
+    plain = path.with_suffix("")
+    profile.export_chrome_trace(str(plain))  # not into .gz: torch would copy it line by line in Python
+    with open(plain, "rb") as source, gzip.open(path, "wb", compresslevel=1) as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+    plain.unlink()
 
 
 def _prepared() -> Any:
@@ -195,7 +172,3 @@ def _name(code: CodeType) -> str:
     where = "/".join(Path(code.co_filename).parts[-2:])
     name = getattr(code, "co_qualname", code.co_name)  # with its class from Python 3.11 on
     return f"{name} ({where}:{code.co_firstlineno})".replace(";", ":").replace("\n", " ")
-
-
-def _warn(role: str, error: Exception) -> None:
-    print(f"warning: the profile of {role} is incomplete: {type(error).__name__}: {error}", file=sys.stderr)

@@ -52,7 +52,7 @@ def choose(plan: Plan, policy: PolicyPlan, algo: Any, cores: int, chosen: str) -
             trial.remember(key, measured)
     best = forms.fastest(measured.times, config.compile != "off")
     reason = f"The update uses {best}, by the time of one gradient: {forms.sentence(measured)}{measured.suffix}."
-    return Choice(best, reason, measured.times, key)
+    return Choice(best, reason, key)
 
 
 def try_forms(plan: Plan, policy: PolicyPlan, open_forms: Sequence[Form]) -> Measured[Form]:

@@ -258,8 +258,6 @@ def _load(path: Path, folder_fd: int, with_files: bool) -> Checkpoint:
     if {"bytes": len(data), "crc32": zlib.crc32(data)} != manifest["files"][STATE]:
         raise CheckpointError(f"{STATE} is damaged: its checksum is wrong.")
     state = disk.parse_json(STATE, data)
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{STATE} holds a {type(state).__name__}, not an object.")
     for name in added:
         with disk.open_file(name, folder_fd) as (fd, size):
             _check_sum(name, fd, size, manifest["files"][name])
@@ -269,7 +267,7 @@ def _load(path: Path, folder_fd: int, with_files: bool) -> Checkpoint:
 def _read_manifest(folder_fd: int) -> dict[str, Any]:
     data = disk.read_bytes(MANIFEST, folder_fd, MOST_MANIFEST_BYTES)
     manifest = disk.parse_json(MANIFEST, data)
-    if not isinstance(manifest, dict) or type(manifest.get("format")) is not int or manifest["format"] < 1:
+    if type(manifest.get("format")) is not int or manifest["format"] < 1:
         raise CheckpointError(f"{MANIFEST} does not belong to a checkpoint.")
     if manifest["format"] > FORMAT:
         raise CheckpointError(

@@ -151,17 +151,20 @@ def checksum(fd: int) -> int:
     return crc
 
 
-def parse_json(name: str, data: bytes) -> Any:
-    """The JSON value in `data`. Refuses too many values, and too deep nesting."""
+def parse_json(name: str, data: bytes) -> dict[str, Any]:
+    """The JSON object in `data`. Refuses too many values, and too deep nesting."""
     num_values = count_values(data)
     if num_values > MOST_VALUES:
         raise CheckpointError(f"{name} holds about {num_values:,} values, more than the limit of {MOST_VALUES:,}.")
     try:
-        return json.loads(data)
+        value = json.loads(data)
     except RecursionError:
         raise CheckpointError(f"{name} is nested too deep.") from None
     except ValueError as error:
         raise CheckpointError(f"{name} is not JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{name} holds a {type(value).__name__}, not an object.")
+    return value
 
 
 def count_values(data: bytes) -> int:

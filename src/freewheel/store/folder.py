@@ -238,12 +238,9 @@ def _read_run(path: Path) -> RunFolder:
 def _read_object(path: Path) -> dict[str, Any]:
     try:
         with disk.open_folder(path.parent) as fd:
-            value = disk.parse_json(path.name, disk.read_bytes(path.name, fd, MOST_JSON_BYTES))
+            return disk.parse_json(path.name, disk.read_bytes(path.name, fd, MOST_JSON_BYTES))
     except CheckpointError as error:
         raise CheckpointError(f"run {path.parent}: {error}") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"run {path.parent}: {path.name} holds a {type(value).__name__}, not an object.")
-    return value
 
 
 def _write_object(path: Path, value: Mapping[str, Any], is_durable: bool = True) -> None:

@@ -64,13 +64,13 @@ def choose_apart(env: AnyEnv, config: WorldConfig, actors: int, step_timeout_s: 
     report = throwaway(*work, timeout_s=step_timeout_s, start_timeout_s=START_S, needs=(env,))
     if not report.told:
         return world_kind.unmeasured(config, report.failure, num_cores())
-    decided, reason, times = report.told[0]
-    return Choice(replace(config, **decided), reason, times)
+    decided, reason = report.told[0]
+    return Choice(replace(config, **decided), reason)
 
 
 def _choose(env: AnyEnv, config: WorldConfig, cores: int, actors: int, tell: Callable[..., None]) -> None:
     choice = choose_world(env, config, cores, actors, tell)
-    tell([{name: getattr(choice.chosen, name) for name in DECIDED}, choice.reason, choice.times])
+    tell([{name: getattr(choice.chosen, name) for name in DECIDED}, choice.reason])
 
 
 def _try_vector(env: AnyEnv, config: WorldConfig, one: Env, tell_alive: Callable[[], None]) -> float | None:

@@ -17,7 +17,7 @@ from freewheel.machine.process import how_it_ended, start_forkserver
 from freewheel.spec import RowSpec
 from freewheel.worlds.check import obs_leaves, raise_or_print
 from freewheel.worlds.pool_member import Member, WorkerTrace, end_all, why_not_pooled
-from freewheel.worlds.pool_table import READY, Table, pull, push, split
+from freewheel.worlds.pool_table import Table, pull, push, split
 from freewheel.worlds.pool_worker import Make, Task
 from freewheel.worlds.seeds import lane_key
 from freewheel.worlds.world import TIMEOUT_S, Array, Columns, Ended, Obs, OneGroup, Ready
@@ -90,9 +90,6 @@ class PoolWorld(OneGroup):
         fields = RowSpec.of(self.obs_space, self.action_space).fields
         self._table = Table(fields, split(self.num_lanes, self.num_threads))
         self._thread_of = np.repeat(np.arange(self.num_threads), [len(span) for span in self._table.spans])
-        self._ready = self._table.counters.part(READY)
-        self._sent_to = [self._table.counters.part(Table.sent(t)) for t in range(self.num_threads)]
-        self._done_by = [self._table.counters.part(Table.done(t)) for t in range(self.num_threads)]
 
     def _begin_counts(self) -> None:
         """The pool's own view of the lanes: all are about to begin, and recv has given none."""
@@ -139,7 +136,7 @@ class PoolWorld(OneGroup):
         if not self._ends.detach():
             return
         failure = end_all(self._members, self._table)
-        del self._table, self._ready, self._sent_to, self._done_by  # frees the shared memory
+        del self._table  # frees the shared memory
         if failure is not None:
             raise_or_print(failure)
 
@@ -158,7 +155,7 @@ class PoolWorld(OneGroup):
             push(self._table.inboxes[thread], self._sent[thread], lanes - span.start)
         self._sent[thread] += len(lanes)
         self._open[thread] += len(lanes)
-        self._sent_to[thread].add(len(lanes))
+        self._table.sent[thread].add(len(lanes))
 
     def _wait(self, need: int, timeout_s: float) -> Array:
         """The lanes that are ready, once these are `need`, or at least one after `ready_wait_s`."""
@@ -168,20 +165,20 @@ class PoolWorld(OneGroup):
             if now >= self._look_due_s:  # before the rings: it may replace a worker, with the lanes that are ready
                 self._look(now, timeout_s)
             # Read before the rings: an announcement after that moves the counter beyond this value, and ends the wait below.
-            count = self._ready.value
+            count = self._table.ready.value
             lanes = self._gather()
             if len(lanes) >= need or (len(lanes) and now >= soon_s):
                 return lanes
             if self._table.failed.any():
                 self._look(now, timeout_s)
             until_s = self._look_due_s if now >= soon_s else min(soon_s, self._look_due_s)
-            self._ready.wait(count + (need - len(lanes) if now < soon_s else 1), max(until_s - now, 0.0))
+            self._table.ready.wait(count + (need - len(lanes) if now < soon_s else 1), max(until_s - now, 0.0))
             now = time.monotonic()
 
     def _gather(self) -> Array:
         """Takes announced lanes out of the rings. Gives the lanes that are ready."""
         found: list[int] = []  # from threads with one lane
-        for thread, done in enumerate(self._done_by):
+        for thread, done in enumerate(self._table.done):
             until, seen = done.value, self._seen[thread]
             if until == seen:
                 continue
@@ -277,7 +274,7 @@ class PoolWorld(OneGroup):
         # Lanes that it announced and recv has not given are lost too: the new worker writes into the same memory.
         self._announced[span] = False
         for thread in old.threads:
-            self._seen[thread], self._open[thread] = self._done_by[thread].value, len(self._table.spans[thread])
+            self._seen[thread], self._open[thread] = self._table.done[thread].value, len(self._table.spans[thread])
             self._table.beats[thread] = 0
         self._members[old.index] = self._start(old.index, old.threads)
         self._notes.append(

@@ -115,8 +115,8 @@ def _children(pid: int) -> list[int]:
 def end_all(members: list[Member], table: Table) -> FreewheelError | None:
     """Lets every worker close its envs, and kills those that do not. Gives the first error of a close()."""
     table.closing[0] = True
-    for thread in range(len(table.spans)):
-        table.counters.add(Table.sent(thread))
+    for sent in table.sent:
+        sent.add(1)
     until_s = time.monotonic() + CLOSE_S
     failure: FreewheelError | None = None
     for member in members:

@@ -19,8 +19,7 @@ from freewheel.memory.segment import Segment, Shared
 from freewheel.spec import Field
 from freewheel.worlds.world import Array, Columns, Obs
 
-READY = 0  # index of the counter that all threads add announced lanes to; the pool sleeps on it
-ALARM = 1 << 32  # a thread that fails adds this: the counter then exceeds any number the pool waits for
+ALARM = 1 << 32  # a thread that fails adds this to `ready`, which then exceeds any number the pool waits for
 _ALIGN = 64
 
 
@@ -33,16 +32,6 @@ class Table(Shared):
         self.fields, self.spans, self.counters = tuple(fields), tuple(spans), Counters(1 + 2 * len(spans))
         self.segment = Segment.create(self._layout().itemsize, "the pool's lanes", "Use fewer world.lanes.")
         self._open()
-
-    @staticmethod
-    def sent(thread: int) -> int:
-        """Index of the counter of lanes sent to this thread."""
-        return 1 + 2 * thread
-
-    @staticmethod
-    def done(thread: int) -> int:
-        """Index of the counter of lanes announced by this thread."""
-        return 2 + 2 * thread
 
     def _layout(self) -> np.dtype[Any]:
         """All arrays as one record. Each begins a cache line of its own."""
@@ -69,6 +58,9 @@ class Table(Shared):
         self.inboxes = [arrays["inbox"][span.start : span.stop] for span in self.spans]
         self.outboxes = [arrays["outbox"][span.start : span.stop] for span in self.spans]
         self.failed, self.beats, self.closing = arrays["failed"], arrays["beats"], arrays["closing"]
+        # Lanes announced by all threads, on which the pool sleeps; lanes sent to each thread, and lanes that it announced.
+        self.ready, *parts = map(self.counters.part, range(self.counters.num))
+        self.sent, self.done = parts[::2], parts[1::2]
 
 
 def split(count: int, parts: int) -> list[range]:

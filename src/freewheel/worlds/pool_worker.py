@@ -18,7 +18,7 @@ from freewheel.machine import process
 from freewheel.spec import Space
 from freewheel.worlds.check import close_all
 from freewheel.worlds.inline import InlineWorld
-from freewheel.worlds.pool_table import ALARM, READY, Table, pull, push
+from freewheel.worlds.pool_table import ALARM, Table, pull, push
 from freewheel.worlds.world import Array, Ready
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
@@ -82,8 +82,7 @@ class Stepper:
         at = self._span.start - table.spans[task.threads[0]].start
         self._makes = task.makes[at : at + len(self._span)]
         self._inbox, self._outbox = table.inboxes[thread], table.outboxes[thread]
-        parts = (Table.sent(thread), Table.done(thread), READY)
-        self._go, self._is_done, self._ready = (table.counters.part(part) for part in parts)
+        self._go, self._is_done, self._ready = table.sent[thread], table.done[thread], table.ready
         # Where an earlier worker stopped. The pool sends no lane before this thread has announced it.
         self._sent, self._done = self._go.value, self._is_done.value
         own = slice(self._span.start, self._span.stop)
