@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from freewheel.actors.sample_policy import SamplePolicy, actions_of
 from freewheel.actors.value_policy import Explorer, ValuePolicy
-from freewheel.algos.algo import Defaults, seeded
-from freewheel.algos.from_rollouts import FromRollouts, RolloutSettings, check_rollouts, unused_rollouts
+from freewheel.algos.algo import seeded
+from freewheel.algos.from_rollouts import FromRollouts, RolloutSettings
 from freewheel.algos.ppo import scan
 from freewheel.algos.value_based import chosen
 from freewheel.config import ExploreConfig, QConfig, Range
@@ -72,7 +72,7 @@ class SarsaPolicy(ValuePolicy):
         return self.values(obs).numpy().max(1)
 
 
-class Sarsa(FromRollouts, Defaults):
+class Sarsa(FromRollouts):
     name = "sarsa"
     Settings = SarsaSettings
     defaults = {"rollout.rows": 8, "learner.lr": 1e-3}  # noqa: RUF012
@@ -111,14 +111,6 @@ class Sarsa(FromRollouts, Defaults):
         made = {"obs": as_tensors(rows.obs), "action": torch.from_numpy(rows.action)}
         return made | {"goal": torch.from_numpy(np.ascontiguousarray(goal))}
 
-    @classmethod
-    def check(cls, config: Any) -> None:
-        check_rollouts(config, 1)
-
-    @classmethod
-    def unused(cls, config: Any) -> dict[str, str]:
-        return unused_rollouts(config)
-
 
 def fill_cuts(rows: Any, learner: Any, value_of: Any) -> None:
     """The values of the final observations of truncated episodes, which nobody acted from."""
@@ -155,7 +147,7 @@ class ReinforceSettings(RolloutSettings):
     reinforce: ReinforceConfig = field(default_factory=ReinforceConfig)
 
 
-class Reinforce(FromRollouts, Defaults):
+class Reinforce(FromRollouts):
     name = "reinforce"
     Settings = ReinforceSettings
     defaults = {"rollout.collect": "episodes", "rollout.rows": 64, "learner.lr": 3e-3}  # noqa: RUF012
@@ -193,11 +185,3 @@ class Reinforce(FromRollouts, Defaults):
         found = {"goal": goal[rows.kept], "advantage": advantage[rows.kept]}
         made = {"obs": as_tensors(rows.obs), "action": torch.from_numpy(rows.action)}
         return made | {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in found.items()}
-
-    @classmethod
-    def check(cls, config: Any) -> None:
-        check_rollouts(config, 1)
-
-    @classmethod
-    def unused(cls, config: Any) -> dict[str, str]:
-        return unused_rollouts(config)

@@ -66,6 +66,7 @@ class Defaults:
     extra: Mapping[str, ColumnSpec] = {}  # columns that its policy adds to a row
     lookahead: Lookahead | None = None
     custom_loss: str | None = None
+    config: Any  # its `Settings`
     net: nn.Module
     groups: Sequence[ParamGroup]
     losses: Sequence[Loss]
@@ -86,6 +87,12 @@ class Defaults:
     def unused_here(cls, spaces: Spaces, has_loss: bool) -> dict[str, str]:
         """Settings without effect in this env or with these arguments, each with the reason."""
         return {}
+
+    def may_compile(self) -> bool:
+        """Sequential runs compile only on request: a run is repeatable only if its updates always have the same form."""
+        learner = self.config.learner
+        is_worth_it = self.config.runtime == "local" and learner.workers < 2
+        return bool(learner.compile == "on" or (learner.compile == "auto" and is_worth_it))
 
     def draws(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
         """The random inputs of one update."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from freewheel.algos import ppo
-from freewheel.algos.from_rollouts import RolloutSettings, unused_rollouts
+from freewheel.algos.from_rollouts import RolloutSettings
 from freewheel.config.ranges import AboveZero, NotNegative
 from freewheel.contracts import Array, Seed, Spaces
 from freewheel.memory.rollout import Collected
@@ -68,10 +68,6 @@ class Algorithm(ppo.Algorithm):
 
     def metrics(self) -> dict[str, float]:
         return {**super().metrics(), "rho": self._rho}
-
-    @classmethod
-    def unused(cls, config: Any) -> dict[str, str]:
-        return unused_rollouts(config)
 
 
 def vtrace(

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from freewheel.algos.algo import Defaults
 from freewheel.config import Config, ReplayConfig
 from freewheel.contracts import TargetRule
 from freewheel.errors import ConfigError
@@ -21,8 +19,6 @@ from freewheel.memory.replay import Replay, ReplayMemory
 from freewheel.memory.segment import allowed_bytes, format_bytes
 from freewheel.spec import RowSpec
 
-Draws = Callable[[int, torch.Generator], dict[str, Tensor]]
-
 
 @dataclass(frozen=True)
 class ReplaySettings(Config):
@@ -31,12 +27,9 @@ class ReplaySettings(Config):
     replay: ReplayConfig = field(default_factory=ReplayConfig)
 
 
-class FromReplay:
+class FromReplay(Defaults):
     """The memory and pace of an algorithm that learns from a replay at a ratio. `section` of its settings has gamma and n_step."""
 
-    config: Any
-    draws: Draws
-    extra: Any
     first_action = 0
     rows_are = "replay"
     fewer_updates = "learner.ratio"
@@ -68,21 +61,13 @@ class FromReplay:
             )
 
     def updates_together(self) -> int:
-        """Updates that are drawn and made at once, as one graph if they are compiled.
-
-        Sequential runs compile only on request: a run is repeatable only if its updates always have the same form.
-        """
-        config, learner, warmup = self.config, self.config.learner, self.config.replay.warmup_rows
-        if learner.compile == "off" or (
-            learner.compile == "auto" and (config.runtime != "local" or learner.workers > 1)
-        ):
+        """Updates that are drawn and made at once, as one graph if they are compiled."""
+        learner, warmup = self.config.learner, self.config.replay.warmup_rows
+        if not self.may_compile():
             return 1
-        most = unrolled(learner.updates_per_call)
         if learner.compile == "auto":
-            fits = [
-                n for n in range(1, most + 1) if learner.updates_per_call % n == 0 and n * learner.batch_size <= warmup
-            ]
-            return max(fits)
+            return unrolled(learner.updates_per_call, warmup // learner.batch_size)
+        most = unrolled(learner.updates_per_call)
         if most * learner.batch_size > warmup:
             raise ConfigError(
                 f"learner.compile=on draws {most * learner.batch_size} rows at once (learner.batch_size={learner.batch_size}, "
@@ -137,34 +122,35 @@ class FromReplay:
     def target_rule(self) -> TargetRule:
         return TargetRule(self.config.learner.tau, self.config.learner.target_every_updates)
 
+    @classmethod
+    def check(cls, config: Any) -> None:
+        learner, replay, lanes = config.learner, config.replay, config.world.lanes
+        n_step = getattr(config, cls.section).n_step
+        if learner.batch_size > replay.warmup_rows:
+            raise ConfigError(
+                f"learner.batch_size={learner.batch_size} exceeds replay.warmup_rows={replay.warmup_rows}. "
+                "Lower the first or raise the second."
+            )
+        if learner.batch_size % learner.accumulate:
+            raise ConfigError(
+                f"learner.accumulate={learner.accumulate} must divide learner.batch_size={learner.batch_size} "
+                "into equal parts."
+            )
+        if replay.warmup_rows > replay.rows:
+            raise ConfigError(
+                f"replay.warmup_rows={replay.warmup_rows} exceeds replay.rows={replay.rows}: the warm-up would never end. "
+                "Lower the first or raise the second."
+            )
+        needed = n_step + config.world.stack
+        if replay.rows // lanes < needed:
+            raise ConfigError(
+                f"replay.rows={replay.rows} over world.lanes={lanes} leaves {replay.rows // lanes} rows a lane; "
+                f"n_step={n_step} with world.stack={config.world.stack} needs {needed}. Raise replay.rows."
+            )
 
-def check_replay(config: Any, n_step: int) -> None:
-    learner, replay, lanes = config.learner, config.replay, config.world.lanes
-    if learner.batch_size > replay.warmup_rows:
-        raise ConfigError(
-            f"learner.batch_size={learner.batch_size} exceeds replay.warmup_rows={replay.warmup_rows}. "
-            "Lower the first or raise the second."
-        )
-    if learner.batch_size % learner.accumulate:
-        raise ConfigError(
-            f"learner.accumulate={learner.accumulate} must divide learner.batch_size={learner.batch_size} "
-            "into equal parts."
-        )
-    if replay.warmup_rows > replay.rows:
-        raise ConfigError(
-            f"replay.warmup_rows={replay.warmup_rows} exceeds replay.rows={replay.rows}: the warm-up would never end. "
-            "Lower the first or raise the second."
-        )
-    needed = n_step + config.world.stack
-    if replay.rows // lanes < needed:
-        raise ConfigError(
-            f"replay.rows={replay.rows} over world.lanes={lanes} leaves {replay.rows // lanes} rows a lane; "
-            f"n_step={n_step} with world.stack={config.world.stack} needs {needed}. Raise replay.rows."
-        )
-
-
-def unused_replay(config: Any) -> dict[str, str]:
-    found = {"net.shared": f"it belongs to ppo and appo, and algo={config.algo}"}
-    if not config.replay.prioritized:
-        found |= dict.fromkeys(("replay.alpha", "replay.beta", "replay.beta_end"), "replay.prioritized is off")
-    return found
+    @classmethod
+    def unused(cls, config: Any) -> dict[str, str]:
+        found = {"net.shared": f"it belongs to ppo and appo, and algo={config.algo}"}
+        if not config.replay.prioritized:
+            found |= dict.fromkeys(("replay.alpha", "replay.beta", "replay.beta_end"), "replay.prioritized is off")
+        return found

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from freewheel.algos.algo import Defaults
 from freewheel.config import Config, RolloutConfig
-from freewheel.contracts import Spaces
 from freewheel.errors import ConfigError
 from freewheel.learners.update import unrolled
 from freewheel.memory.counts import Counts
@@ -18,6 +18,10 @@ from freewheel.memory.rollout_pace import RolloutPace
 from freewheel.memory.segment import allowed_bytes, format_bytes
 from freewheel.spec import RowSpec
 
+# Settings that only learning from a replay uses.
+NOT_LEARNER = ("batch_size", "ratio", "updates_per_call", "target_every_updates", "tau")
+NOT_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s")
+
 
 @dataclass(frozen=True)
 class RolloutSettings(Config):
@@ -26,7 +30,7 @@ class RolloutSettings(Config):
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
 
 
-class FromRollouts:
+class FromRollouts(Defaults):
     """The memory and pace of an algorithm that learns from each rollout in `epochs` of `minibatches`, then drops it.
 
     `columns` names what its `prepare` gives beside obs and action. Actors may be `max_lag` rollouts ahead of the learner.
@@ -37,8 +41,6 @@ class FromRollouts:
     columns: Sequence[str] = ()
     revalues = False  # the learner computes the values of all observations by its own weights
     epochs, minibatches, max_lag, target_kl = 1, 1, 0, 0.0
-    config: Any
-    spaces: Spaces
 
     def finish(self, minibatch: dict[str, Any]) -> dict[str, Any]:
         """Changes a minibatch before it is split any further."""
@@ -76,11 +78,8 @@ class FromRollouts:
 
     def updates_together(self) -> int:
         """Updates that are made at once, as one graph if they are compiled. Rollouts of varying length stay eager."""
-        learner = self.config.learner
-        may_compile = learner.compile == "auto" and self.config.runtime == "local" and learner.workers < 2
-        if self.config.rollout.collect == "episodes" or not (learner.compile == "on" or may_compile):
-            return 1
-        return unrolled(self.minibatches)
+        is_one_size = self.config.rollout.collect != "episodes"
+        return unrolled(self.minibatches) if is_one_size and self.may_compile() else 1
 
     def memory(self, lanes: Lanes, seed: Callable[[str], int], prefetch: int = 0) -> RolloutMemory:
         config = self.config
@@ -114,6 +113,42 @@ class FromRollouts:
         """Publishes after each rollout."""
         return 1, 0.0
 
+    @classmethod
+    def check(cls, config: Any, minibatches: int = 1) -> None:
+        rows, lanes = config.rollout.rows, config.world.lanes
+        if rows * lanes % minibatches or rows * lanes // minibatches < 2:
+            raise ConfigError(
+                f"rollout.rows={rows} times world.lanes={lanes} gives {rows * lanes} rows, which {minibatches} minibatches "
+                "must divide into equal parts of at least 2. Change one of them."
+            )
+        if rows * lanes // minibatches % config.learner.accumulate:
+            raise ConfigError(
+                f"learner.accumulate={config.learner.accumulate} must divide a minibatch of {rows * lanes // minibatches} rows "
+                "into equal parts."
+            )
+        needs = {"learner.compile=on": config.learner.compile == "on", "learner.workers": config.learner.workers > 1}
+        asked = [setting for setting, is_asked in needs.items() if is_asked]
+        if config.rollout.collect == "episodes" and asked:
+            raise ConfigError(
+                f"rollout.collect=episodes gives rollouts of any length, but {asked[0]} needs batches of one size. Leave it out, "
+                "or set rollout.collect to rows."
+            )
+        if config.net.norm.startswith("batch"):
+            raise ConfigError(
+                f"net.norm={config.net.norm} makes the policy depend on which rows are in a batch, but {config.algo} compares the policy "
+                "of one row in different batches. Set net.norm to layer or none."
+            )
+
+    @classmethod
+    def unused(cls, config: Any) -> dict[str, str]:
+        algo = config.algo
+        found = dict.fromkeys((f"learner.{name}" for name in NOT_LEARNER), f"algo={algo} does not use it")
+        found["checkpoint.replay"] = f"algo={algo} has no replay"
+        found |= dict.fromkeys((f"local.{name}" for name in NOT_LOCAL), f"algo={algo} publishes after each rollout")
+        found["local.target_process"] = f"algo={algo} has no target network"
+        found |= dict.fromkeys(("local.free", "local.slack_steps"), f"algo={algo} uses rollout.max_lag instead")
+        return found
+
 
 def lane_rows(rows: int, lanes: int, stack: int) -> int:
     """Rows that a lane must keep. In step it writes `rows` in a rollout, and at most as many final observations.
@@ -121,45 +156,3 @@ def lane_rows(rows: int, lanes: int, stack: int) -> int:
     A lane may be four times as fast as the others before rows are overwritten, and counted.
     """
     return 2 * min(4 * rows, rows * lanes) + stack + 16
-
-
-def check_rollouts(config: Any, minibatches: int) -> None:
-    rows, lanes = config.rollout.rows, config.world.lanes
-    if rows * lanes % minibatches or rows * lanes // minibatches < 2:
-        raise ConfigError(
-            f"rollout.rows={rows} times world.lanes={lanes} gives {rows * lanes} rows, which {minibatches} minibatches "
-            "must divide into equal parts of at least 2. Change one of them."
-        )
-    if rows * lanes // minibatches % config.learner.accumulate:
-        raise ConfigError(
-            f"learner.accumulate={config.learner.accumulate} must divide a minibatch of {rows * lanes // minibatches} rows "
-            "into equal parts."
-        )
-    needs = {"learner.compile=on": config.learner.compile == "on", "learner.workers": config.learner.workers > 1}
-    for setting in [
-        setting for setting, is_asked in needs.items() if is_asked and config.rollout.collect == "episodes"
-    ]:
-        raise ConfigError(
-            f"rollout.collect=episodes gives rollouts of any length, but {setting} needs batches of one size. Leave it out, or set "
-            "rollout.collect to rows."
-        )
-    if config.net.norm.startswith("batch"):
-        raise ConfigError(
-            f"net.norm={config.net.norm} makes the policy depend on which rows are in a batch, but {config.algo} compares the policy "
-            "of one row in different batches. Set net.norm to layer or none."
-        )
-
-
-# Settings that only learning from a replay uses.
-NOT_LEARNER = ("batch_size", "ratio", "updates_per_call", "target_every_updates", "tau")
-NOT_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s")
-
-
-def unused_rollouts(config: Any) -> dict[str, str]:
-    algo = config.algo
-    found = dict.fromkeys((f"learner.{name}" for name in NOT_LEARNER), f"algo={algo} does not use it")
-    found["checkpoint.replay"] = f"algo={algo} has no replay"
-    found |= dict.fromkeys((f"local.{name}" for name in NOT_LOCAL), f"algo={algo} publishes after each rollout")
-    found["local.target_process"] = f"algo={algo} has no target network"
-    found |= dict.fromkeys(("local.free", "local.slack_steps"), f"algo={algo} uses rollout.max_lag instead")
-    return found

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from freewheel.actors.sample_policy import Gaussian, SamplePolicy, actions_of
-from freewheel.algos.algo import Defaults, Params, seeded
-from freewheel.algos.from_rollouts import FromRollouts, RolloutSettings, check_rollouts, unused_rollouts
+from freewheel.algos.algo import Params, seeded
+from freewheel.algos.from_rollouts import FromRollouts, RolloutSettings
 from freewheel.algos.running_stats import RewardScale, Running
 from freewheel.config.ranges import AboveZero, NotNegative, Positive, Range, Share
 from freewheel.contracts import Array, Batch, Draws, Forward, Hyper, Loss, ParamGroup, Seed, Spaces
@@ -104,7 +104,7 @@ class Outcome(NamedTuple):
         return dict(zip(METRICS, each, strict=True))
 
 
-class Algorithm(FromRollouts, Defaults):
+class Algorithm(FromRollouts):
     name = "ppo"
     Settings = Settings
     defaults = {  # noqa: RUF012
@@ -254,16 +254,17 @@ class Algorithm(FromRollouts, Defaults):
         return {"ppo.log_std": f"it is for Box actions, and this env has {spaces.action}"}
 
     @classmethod
-    def check(cls, config: Any) -> None:
-        check_rollouts(config, config.ppo.minibatches)
+    def check(cls, config: Any, minibatches: int = 1) -> None:
+        super().check(config, config.ppo.minibatches)
 
     @classmethod
     def unused(cls, config: Any) -> dict[str, str]:
-        found = unused_rollouts(config)
-        if config.rollout.collect == "episodes":
-            # Rows of an episode are never too old, and actors of ppo are never ahead.
+        found = super().unused(config)
+        if cls.is_lockstep:
+            found["rollout.reuse"] = f"it belongs to appo, and algo={config.algo}"
+        if cls.is_lockstep and config.rollout.collect == "episodes":
+            # Rows of an episode are never too old, and actors in lockstep are never ahead.
             found["rollout.max_lag"] = "rollout.collect=episodes leaves no row out"
-        found["rollout.reuse"] = f"it belongs to appo, and algo={config.algo}"
         return found
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from freewheel.actors.sample_policy import SamplePolicy
-from freewheel.algos.algo import Defaults, Outcome, Params, seeded
-from freewheel.algos.from_replay import FromReplay, ReplaySettings, check_replay, unused_replay
+from freewheel.algos.algo import Outcome, Params, seeded
+from freewheel.algos.from_replay import FromReplay, ReplaySettings
 from freewheel.config.ranges import NotNegative, Range, Share
 from freewheel.contracts import Batch, Draws, Forward, Hyper, Loss, ParamGroup, Seed, Spaces
 from freewheel.memory.dials import Dials
@@ -54,7 +54,7 @@ class Settings(ReplaySettings):
     sac: SACConfig = field(default_factory=SACConfig)
 
 
-class Algorithm(FromReplay, Defaults):
+class Algorithm(FromReplay):
     name = "sac"
     Settings = Settings
     defaults = {  # noqa: RUF012
@@ -132,14 +132,9 @@ class Algorithm(FromReplay, Defaults):
         return {"alpha": self.net.temperature["log_alpha"].exp().item()}
 
     @classmethod
-    def check(cls, config: Any) -> None:
-        check_replay(config, config.sac.n_step)
-
-    @classmethod
     def unused(cls, config: Any) -> dict[str, str]:
-        found = unused_replay(config) | {
-            "local.target_process": "the actor changes with every update, and so do its target values"
-        }
+        found = super().unused(config)
+        found["local.target_process"] = "the actor changes with every update, and so do its target values"
         if not config.sac.learn_alpha:
             found |= dict.fromkeys(("sac.target_entropy", "sac.alpha_lr"), "sac.learn_alpha is off")
         return found

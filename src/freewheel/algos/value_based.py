@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from freewheel.actors.value_policy import Explorer, ValuePolicy
-from freewheel.algos.algo import Defaults, Outcome, Params, seeded
-from freewheel.algos.from_replay import FromReplay, ReplaySettings, check_replay, unused_replay
+from freewheel.algos.algo import Outcome, Params, seeded
+from freewheel.algos.from_replay import FromReplay, ReplaySettings
 from freewheel.config import ExploreConfig, QConfig
 from freewheel.contracts import Batch, Draws, Forward, Lookahead, Loss, ParamGroup, Seed, Spaces
 from freewheel.errors import ConfigError
@@ -30,7 +30,7 @@ class ValueSettings(ReplaySettings):
     explore: ExploreConfig = field(default_factory=ExploreConfig)
 
 
-class ValueBased(FromReplay, Defaults):
+class ValueBased(FromReplay):
     """Subclasses define the loss, the value of an action, and what the loss needs of the target network."""
 
     Settings = ValueSettings
@@ -120,7 +120,7 @@ class ValueBased(FromReplay, Defaults):
     @classmethod
     def check(cls, config: Any) -> None:
         explore, q = config.explore, config.q
-        check_replay(config, q.n_step)
+        super().check(config)
         if q.v_min >= q.v_max:
             raise ConfigError(f"q.v_min={q.v_min} must be below q.v_max={q.v_max}.")
         if explore.schedule == "exponential" and min(explore.start, explore.end) <= 0:
@@ -140,7 +140,7 @@ class ValueBased(FromReplay, Defaults):
     @classmethod
     def unused(cls, config: Any) -> dict[str, str]:
         q, explore = config.q, config.explore
-        found = unused_replay(config)
+        found = super().unused(config)
 
         def add(condition: bool, reason: str, *names: str) -> None:
             if condition:

@@ -325,9 +325,9 @@ class Update:
             raise ConfigError("compiled updates need learner.workers=1. Train with --compile off.")
 
 
-def unrolled(updates: int) -> int:
-    """The most updates that one graph may hold and that divide so many."""
-    return max(n for n in range(1, MOST_UNROLLED + 1) if updates % n == 0)
+def unrolled(updates: int, most: int = MOST_UNROLLED) -> int:
+    """The most updates that one graph may hold and that divide so many; at most `most`."""
+    return max(n for n in range(1, min(most, MOST_UNROLLED) + 1) if updates % n == 0)
 
 
 def _stacked(each: Sequence[Updated]) -> tuple[Tensor, Tensor]:
