@@ -97,18 +97,16 @@ def main(arguments: Sequence[str]) -> None:
         agents = [replace(agent, config=replace(agent.config, eval_sampled=is_sampled)) for agent in agents]
     began_s = time.monotonic()
     played = _play(agents, args)
-    figures = [
-        agent.figures() | {"sampled": agent.config.eval_sampled} | _summary(own)
-        for agent, own in zip(agents, played, strict=True)
-    ]
     seconds = {"seconds": round(time.monotonic() - began_s, 3)}
+    figures, tables = dict[str, dict[str, Any]](), list[str]()
+    for agent, own in zip(agents, played, strict=True):
+        found = agent.figures() | {"sampled": agent.config.eval_sampled} | _summary(own)
+        figures[agent.name] = found
+        tables.append(f"policy      {agent.name}\n" * (len(agents) > 1) + _table(found | seconds, own))
     if sys.stderr.isatty() or not args.json:
-        tables = [_table(one | seconds, own) for one, own in zip(figures, played, strict=True)]
-        named = [f"policy      {agent.name}\n{table}" for agent, table in zip(agents, tables, strict=True)]
-        print("\n\n".join(named if len(agents) > 1 else tables), file=sys.stderr if args.json else sys.stdout)
+        print("\n\n".join(tables), file=sys.stderr if args.json else sys.stdout)
     if args.json:
-        several = {"policies": {agent.name: one for agent, one in zip(agents, figures, strict=True)}}
-        print(json.dumps((several if len(agents) > 1 else figures[0]) | seconds))
+        print(json.dumps(({"policies": figures} if len(agents) > 1 else found) | seconds))
 
 
 def check_episodes(episodes: int) -> None:

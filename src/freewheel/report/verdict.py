@@ -82,11 +82,6 @@ class Side:
         names.sort(key=self.share, reverse=True)
         return names[:1] + [name for name in names[1:] if self.share(name) > WORTH_A_WORD]
 
-    def advice(self, phase: str, words: Mapping[str, str]) -> str:
-        """How to make a phase shorter."""
-        fewer = f", make fewer per step (--{self.fewer_updates})" if self.fewer_updates else ""
-        return words.get(phase, f"spend less time in {phase}").replace("{fewer}", fewer)
-
     @property
     def _warmup_s(self) -> float:
         return min(self.warmup_s, self._of("wait_data"))
@@ -174,7 +169,11 @@ def _work(side: Side, whose: str) -> str:
 
 
 def _advice(*sides: Side, opening: str = "To go faster", instead: Mapping[str, str] | None = None) -> str:
-    advice = {name: words[1] for name, words in WORDS.items()} | dict(instead or {})
-    # dict.fromkeys: two phases may have the same advice, which is given once.
-    given = list(dict.fromkeys(side.advice(name, advice) for side in sides for name in side.work()))
+    """How to make the phases shorter that take most."""
+    given = dict[str, None]()  # two phases may have the same advice, which is given once
+    for side in sides:
+        fewer = f", make fewer per step (--{side.fewer_updates})" if side.fewer_updates else ""
+        for name in side.work():
+            _, usual = WORDS.get(name, (name, f"spend less time in {name}"))
+            given[(instead or {}).get(name, usual).replace("{fewer}", fewer)] = None
     return f"{opening}: {'; '.join(given)}." if given else "There is nothing to make faster."
