@@ -60,8 +60,9 @@ class Lesson(Protocol):
     rows: Sequence[Any]  # whole rollouts, the newest first; empty for a replay
     num_versions: int  # versions of the weights that it makes
 
-    def begin(self, prepared: Sequence[Mapping[str, Any]]) -> None: ...  # `Algo.prepare` of each of `rows`
-    def batches(self) -> Iterator[Any]: ...  # each has `given` and `draws`: one entry per call of the update
+    def batches(self, prepared: Sequence[Mapping[str, Any]] = ()) -> Iterator[Any]:
+        """Of rows as `Algo.prepare` gives them. Each batch has `given` and `draws`: one entry per call of the update."""
+
     def learned(self, batch: Any, outcomes: Sequence[Any]) -> None: ...  # priorities, or how far the policy moved
 
 

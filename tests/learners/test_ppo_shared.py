@@ -24,8 +24,8 @@ def minibatches(parts: Parts) -> list[dict[str, Any]]:
     parts.collect()
     learner = parts.learner
     lesson = parts.memory.lesson(0.0, 0, learner.bootstraps)
-    lesson.begin([learner.algo.prepare(lesson.rows[0], learner, True)])
-    return [batch for drawn in lesson.batches() for batch in drawn.given]
+    rows = learner.algo.prepare(lesson.rows[0], learner, True)
+    return [batch for drawn in lesson.batches([rows]) for batch in drawn.given]
 
 
 def alike(parts: Parts, **settings: Any) -> Update:

@@ -28,11 +28,16 @@ def built(kind: str = "discrete", **more: Any) -> Parts:
     return Parts(assemble("Noisy", {**given, **more}, "none"), partial(Noisy, SPACES[kind]))
 
 
-def lesson_of(parts: Parts) -> Any:
+def prepared(parts: Parts) -> tuple[Any, Any]:
+    """A lesson, and its rows as the algorithm prepares them."""
     parts.collect()
     lesson = parts.memory.lesson(0.0, 0, parts.learner.bootstraps)
-    lesson.begin([parts.learner.algo.prepare(lesson.rows[0], parts.learner, True)])
-    return lesson
+    return lesson, parts.learner.algo.prepare(lesson.rows[0], parts.learner, True)
+
+
+def batches_of(parts: Parts) -> Any:
+    lesson, rows = prepared(parts)
+    return lesson.batches([rows])
 
 
 @pytest.mark.parametrize("stack", [1, 2])
@@ -45,7 +50,7 @@ def test_an_example_has_the_layout_of_every_minibatch(kind: str, stack: int) -> 
             assert SPACES[kind].contains(np.asarray(action, SPACES[kind].dtype)) or kind == "discrete"
         assert kind != "discrete" or set(example["action"].tolist()) == {2}
         parts.learner.update(example, {}, {"lr": 0.0, "clip": 0.2})
-        minibatches = [batch for drawn in lesson_of(parts).batches() for batch in drawn.given]
+        minibatches = [batch for drawn in batches_of(parts) for batch in drawn.given]
         assert len(minibatches) == 4 * 4
         for batch in minibatches:
             assert list(batch) == list(example)
@@ -56,19 +61,19 @@ def test_an_example_has_the_layout_of_every_minibatch(kind: str, stack: int) -> 
 
 def test_every_row_is_in_each_epoch_once_and_in_another_order() -> None:
     with built(**{"ppo.epochs": 2, "ppo.normalize_advantage": False}) as parts:
-        lesson = lesson_of(parts)
-        goals = [drawn.given[0]["goal"] for drawn in lesson.batches()]
+        lesson, rows = prepared(parts)
+        goals = [drawn.given[0]["goal"] for drawn in lesson.batches([rows])]
         first, second = torch.cat(goals[:4]), torch.cat(goals[4:])
         assert not torch.equal(first, second)
         torch.testing.assert_close(first.sort().values, second.sort().values, rtol=0, atol=0)
-        torch.testing.assert_close(first.sort().values, lesson._batch["goal"].sort().values, rtol=0, atol=0)
+        torch.testing.assert_close(first.sort().values, rows["goal"].sort().values, rtol=0, atol=0)
         assert (parts.memory.num_epochs, parts.memory.num_samples) == (2, 2 * 48)
 
 
 def test_minibatches_of_one_call_are_stacked_and_normalised_each_by_itself() -> None:
     with built() as parts:
         parts.memory.unrolled = 2
-        for drawn in lesson_of(parts).batches():
+        for drawn in batches_of(parts):
             (batch,) = drawn.given
             assert batch["obs"].shape == (2, 12, 3)
             torch.testing.assert_close(batch["advantage"].mean(1), torch.zeros(2), rtol=0, atol=1e-5)

@@ -45,9 +45,6 @@ class Actions(Protocol):
     def for_env(self, actions: Array) -> Array:
         """Stored actions as the env takes them."""
 
-    def log_prob(self, out: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of stored actions, and the entropy of each row."""
-
 
 class SamplePolicy:
     """Samples from `actions`, by the outputs [k, num_outputs] of a network; each lane has its own random stream.
@@ -143,6 +140,7 @@ class Choices:
         return actions
 
     def log_prob(self, out: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of stored actions, and the entropy of each row."""
         indices = actions.reshape(len(out), -1).long()
         log_prob, entropy = out.new_zeros(len(out)), out.new_zeros(len(out))
         for i, (first, end) in enumerate(self.spans):

@@ -115,12 +115,9 @@ class Learner:
         algo, update, enter = self.algo, self.update, self._enter
         begun, before = time.perf_counter(), update.num_updates
         self.hyper = algo.hyper(share_done)
-        if lesson.rows:
-            fresh = lesson.rows[0]
-            # The metrics are the last's.
-            made = [algo.prepare(rows, self, rows is fresh) for rows in reversed(lesson.rows)]
-            lesson.begin(made[::-1])
-        batches = lesson.batches()
+        # The newest rows come last: the metrics are theirs.
+        prepared = [algo.prepare(rows, self, rows is lesson.rows[0]) for rows in reversed(lesson.rows)]
+        batches = lesson.batches(prepared[::-1])
         while True:
             enter(SAMPLE)
             if self.targets is not None:

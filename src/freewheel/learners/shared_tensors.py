@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from freewheel.memory.segment import Segment, Shared
 
@@ -41,7 +42,7 @@ class SharedTensors(Shared):
             num_bytes += (max(like.nbytes, 1) + 63) // 64 * 64
             return Place(at, like.shape, like.dtype)
 
-        self._places = _mapped(examples, place)
+        self._places = tree_map(place, examples)
         self.segment = Segment.create(num_bytes, name, cure)
         self._open()
 
@@ -53,10 +54,4 @@ class SharedTensors(Shared):
             made = torch.frombuffer(memory, dtype=place.dtype, count=place.shape.numel(), offset=place.offset)
             return made.view(place.shape)
 
-        vars(self).update(_mapped(self._places, at))
-
-
-def _mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(tree, Mapping):
-        return {name: _mapped(part, change) for name, part in tree.items()}
-    return [_mapped(part, change) for part in tree] if isinstance(tree, list) else change(tree)
+        vars(self).update(tree_map(at, self._places))

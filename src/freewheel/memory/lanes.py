@@ -104,10 +104,6 @@ class Lanes(Shared):
         """Rows committed so far in all lanes."""
         return self.core.rows()
 
-    def wait_rows(self, count: int, timeout_s: float) -> bool:
-        """Sleeps until so many rows were written; False when the time is over first."""
-        return self.core.wait_rows(count, timeout_s)
-
 
 class Writer:
     """One actor's side of its lanes. A restarted actor opens a new writer; its lanes begin a new episode."""

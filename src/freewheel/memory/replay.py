@@ -271,10 +271,7 @@ class ReplayLesson:
         self._memory, self._beta = memory, beta
         self.num_versions = memory.updates_per_call  # versions of the weights that it makes
 
-    def begin(self, prepared: Sequence[Mapping[str, Any]]) -> None:
-        """Rows are learned from as they are."""
-
-    def batches(self) -> Iterator[Drawn]:
+    def batches(self, prepared: Sequence[Mapping[str, Any]] = ()) -> Iterator[Drawn]:
         memory, updates = self._memory, 0
         while updates < memory.updates_per_call and not (updates and memory.is_hurried()):
             yield memory.next(self._beta)

@@ -304,23 +304,19 @@ class RolloutLesson:
 
     def __init__(self, memory: RolloutMemory, rows: list[Collected]) -> None:
         self._memory, self.rows = memory, rows
-        self._batch: dict[str, Any] = {}
         self._moved: list[Tensor] = []
 
-    def begin(self, prepared: Sequence[Mapping[str, Any]]) -> None:
-        self._batch = dict(prepared[0])
+    def batches(self, prepared: Sequence[Mapping[str, Any]] = ()) -> Iterator[Drawn]:
+        batch = prepared[0]
         if len(prepared) > 1:
-            each = zip(*(leaves(one) for one in prepared), strict=True)
-            self._batch = filled(prepared[0], map(torch.cat, each))
-
-    def batches(self) -> Iterator[Drawn]:
+            batch = filled(batch, map(torch.cat, zip(*map(leaves, prepared), strict=True)))
         memory, count = self._memory, sum(len(rows.lag) for rows in self.rows)
         calls = max(round(count / (memory.rows_per_minibatch * memory.unrolled)), 1)
         for _ in range(memory.epochs):
             self._moved = []
             order = torch.randperm(count, generator=memory.generator)
             for rows in torch.tensor_split(order, calls):
-                yield Drawn([memory.minibatch(self._batch, rows)], NO_DRAWS)
+                yield Drawn([memory.minibatch(batch, rows)], NO_DRAWS)
             memory.num_epochs += 1
             memory.num_samples += count
             if memory.is_hurried() or (memory.target_kl and memory.target_kl < torch.cat(self._moved).mean().item()):

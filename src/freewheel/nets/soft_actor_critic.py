@@ -114,9 +114,6 @@ class SquashedGaussian:
     def for_env(self, actions: Array) -> Array:
         return actions
 
-    def log_prob(self, out: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError("a squashed Gaussian samples and gives log-probabilities in one call: `draw`.")
-
     def draw(self, out: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions in -1..1 that the gradient flows through, and their log-probabilities [B] there."""
         mean, log_std = out[:, : self.size], out[:, self.size :].clamp(MIN_LOG_STD, MAX_LOG_STD)
