@@ -118,10 +118,9 @@ def test_compiled_updates_are_those_of_torch(
 
 def test_one_really_compiled_is_too(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    update = make(unrolled=2, **RULES["own rules"])
+    update = make(**RULES["own rules"])
     expected = reference(update.algo, update.config, UPDATES)  # type: ignore[arg-type]
-    each = [rows(100 + k) for k in range(2)]
-    update.compile(stacked([b for b, _ in each]), stacked([d for _, d in each]))
+    update.compile(*rows(100))
     train(update)
     assert update.is_compiled
     assert_equal(update, *expected)
