@@ -159,30 +159,25 @@ class Gif:
         self._path, self._fps = path, fps
         self._every = max(1, math.ceil(fps * SHORTEST_S))
         self._kept: list[tuple[int, Image]] = []
-        self._last: tuple[int, Image] | None = None  # the newest frame, if it is not kept yet
         self._count = 0
 
     @property
     def num_frames(self) -> int:
-        return len(self._kept) + (self._last is not None)
+        return len(self._kept)
 
     def add(self, image: Image) -> None:
-        self._last = (self._count, image)
-        if self._count % self._every == 0:
-            self._kept.append(self._last)
-            self._last = None
+        if self._kept and self._kept[-1][0] % self._every:
+            self._kept.pop()  # it was kept only as the last
+        self._kept.append((self._count, image))
         self._count += 1
         if len(self._kept) * image.width * image.height > MOST_PIXELS and len(self._kept) > 2:
             self._every *= 2
-            self._last = self._kept[-1] if len(self._kept) % 2 == 0 else None
-            self._kept = self._kept[::2]
+            *before, last = self._kept
+            self._kept = [*(frame for frame in before if frame[0] % self._every == 0), last]
 
     def finish(self) -> None:
         from PIL import Image
 
-        if self._last is not None:
-            self._kept.append(self._last)
-            self._last = None
         palette = self._palette()
         frames = (image.quantize(palette=palette, dither=Image.Dither.NONE) for _, image in self._kept)
         with open(self._path, "xb") as file:
