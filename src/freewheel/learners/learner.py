@@ -54,7 +54,8 @@ class Learner:
         self.update_s = 0.0  # of one update, newest lesson
         self._versions = 0
         self.version = 0
-        self._dials = dials
+        self._dials, self._dial_version = dials, -1
+        self._dial_lr: float | None = None
         self._enter: Callable[[int], None] = page.enter if page else _nothing
         self._count: Callable[[int, int], None] = page.count if page else _nothing
         self.targets: TargetValues | None = None
@@ -197,7 +198,10 @@ class Learner:
         self.memory.close()
 
     def _lr_at(self, share_done: float) -> float:
-        asked = None if self._dials is None else self._dials.value("lr")
+        if self._dials is not None and self._dials.version != self._dial_version:
+            self._dial_version = self._dials.version
+            self._dial_lr = self._dials.value("lr")
+        asked = self._dial_lr
         return lr_at(self.config.learner, self.update.num_updates, share_done) if asked is None else asked
 
     def _on_device(self, drawn: Any) -> Any:

@@ -158,7 +158,7 @@ def _cosine(share: float) -> float:
 
 
 def check_finite(state: State, updates: int, lr: float) -> None:
-    bad = int(state.bad_in_row.max())
+    bad = state.bad_in_row.item() if state.bad_in_row.ndim == 0 else int(state.bad_in_row.max())
     if bad >= MOST_BAD:
         raise Diverged(
             f"the loss or its gradient was not finite in {bad} updates in a row (update {updates:,}, learning rate {lr:.2g}). "

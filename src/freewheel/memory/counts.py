@@ -29,7 +29,7 @@ class RunCounts:
 
     @property
     def updates(self) -> int:
-        return self._sum(UPDATES)
+        return self.counters.value(UPDATES) if self.num_policies == 1 else self._sum(UPDATES)
 
     def _sum(self, index: int) -> int:
         total = self.counters.value(index)

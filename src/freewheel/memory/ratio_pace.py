@@ -99,9 +99,13 @@ class RatioPace:
     def due(self) -> bool:
         self._read_dial()
         updates = self._updates.value
-        if updates != self._next_after:
-            self._next_call, self._next_after = self.ratio.next_at(updates), updates
-        return self._steps.value >= self._next_call
+        if updates == self._next_after:
+            return self._steps.value >= self._next_call
+        if self.ratio.due(self._steps.value, updates) > 0:
+            return True
+        # Not yet: the steps at which it is are worked out once, since actors' turns ask again and again.
+        self._next_call, self._next_after = self.ratio.next_at(updates), updates
+        return False
 
     def backlog(self) -> int:
         """Updates that are due."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from freewheel.errors import CheckpointError, about
+from freewheel.errors import CheckpointError, FreewheelError, about
 from freewheel.machine.fault_points import arm
 from freewheel.report.account import Account, RoleTime, account
 from freewheel.report.phases import ACTS, LEARNS, PHASES
@@ -119,9 +119,12 @@ class Sequential:
 
     def _learn(self, policy: str, learner: Any) -> None:
         while True:
-            with about(policy):
+            try:
                 if not learner.turn():
                     return
+            except FreewheelError:
+                with about(policy):
+                    raise
             self._page.enter(REPORT)
             if warning := learner.take_warning():
                 self._reporter.note(f"warning: {warning}.")
