@@ -60,9 +60,8 @@ class Lesson(Protocol):
     rows: Sequence[Any]  # whole rollouts, the newest first; empty for a replay
     num_versions: int  # versions of the weights that it makes
 
-    def batches(self, prepared: Sequence[Mapping[str, Any]] = ()) -> Iterator[Any]:
-        """Of rows as `Algo.prepare` gives them. Each batch has `given` and `draws`: one entry per call of the update."""
-
+    # Each batch has `given` and `draws`: one entry per call of the update. `prepared` is `Algo.prepare` of each of `rows`.
+    def batches(self, prepared: Sequence[Mapping[str, Any]] = ()) -> Iterator[Any]: ...
     def learned(self, batch: Any, outcomes: Sequence[Any]) -> None: ...  # priorities, or how far the policy moved
 
 
@@ -140,12 +139,11 @@ class ParamGroup:
 
 @dataclass(frozen=True)
 class Loss:
-    """`function(forward, params, target, batch, draws, hyper)` trains its groups, which are neighbours. Each loss sees the steps of
-    those before it. `name` is what it is logged as beside the others."""
+    """`function(forward, params, target, batch, draws, hyper)` trains its groups. Each loss sees the steps of those before it."""
 
     function: LossFunction
-    groups: tuple[int, ...] = (0,)
-    name: str = "loss"
+    groups: tuple[int, ...] = (0,)  # neighbours
+    name: str = "loss"  # in the log
 
 
 @dataclass(frozen=True)
