@@ -97,9 +97,9 @@ class Sequential:
         while True:
             self._act()
             # All that is due, even when the run is stopping: a resumed run then continues exactly.
-            for policy, learner in zip(self.plan.policies, self.learners, strict=True):
+            for learner in self.learners:
                 if learner.pace.due():
-                    self._learn(policy.name, learner)
+                    self._learn(learner)
             if not self.actor.waiting:
                 break
         self._tell()
@@ -117,13 +117,13 @@ class Sequential:
         if is_new:
             self._reporter.call("on_step")
 
-    def _learn(self, policy: str, learner: Any) -> None:
+    def _learn(self, learner: Any) -> None:
         while True:
             try:
                 if not learner.turn():
                     return
             except FreewheelError:
-                with about(policy):
+                with about(self.plan.policies[self.learners.index(learner)].name):
                     raise
             self._page.enter(REPORT)
             if warning := learner.take_warning():
