@@ -79,7 +79,7 @@ def test_two_workers_give_the_gradient_of_one(kind: str) -> None:
         torch.testing.assert_close(leader.state.weights, alone.state.weights, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_compiled_update_is_the_eager_one(accumulate: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Really compiled: by an example that was made before any row."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

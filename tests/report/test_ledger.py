@@ -18,19 +18,21 @@ def test_phases_leave_no_gap() -> None:
     env, infer, wait = range(3)
     began = time.monotonic_ns()
     page.start(env)
+    started = time.monotonic_ns()
     for _ in range(2000):
         page.enter(infer)
         page.enter(wait)
         page.enter(env)
         page.count(0, 3)
     page.set(0, 0.25)
+    within = time.monotonic_ns() - started
     seen = ledger.snapshot(0)
     wall = time.monotonic_ns() - began
     assert seen.is_whole
     assert seen.counters == {"rows": 6000}
     assert seen.gauges == {"epsilon": 0.25}
     assert all(ns > 0 for ns in seen.phases_ns.values())
-    assert 0.9 * wall < sum(seen.phases_ns.values()) <= wall
+    assert within <= sum(seen.phases_ns.values()) <= wall
 
 
 def test_the_running_phase_counts_up_to_now() -> None:

@@ -123,6 +123,10 @@ class ValuePolicy:
     def set_state(self, state: Mapping[str, Any]) -> list[str]:
         self.noise.set_state(state["random.noise"])
         self.explorer.held[...] = np.asarray(state["explore.held"])
+        if "explore.drawn" not in state:
+            return [
+                "exploration starts a new random stream: the checkpoint is of a version that drew for all lanes together"
+            ]
         self.taus.drawn[...] = np.asarray(state["random.taus"])
         self.explorer.uniforms.drawn[...] = np.asarray(state["explore.drawn"])
         return []
