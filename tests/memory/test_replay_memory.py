@@ -1,4 +1,4 @@
-"""The example that a helper compiles by: in everything that code depends on, like the batches that come later."""
+"""A replay's lessons, and the example that updates are compiled by: in everything that code depends on like the later batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from freewheel.contracts import Spaces
 from freewheel.learners.update import Update
 from freewheel.memory.lanes import Lanes
 from freewheel.memory.nested import leaves
-from freewheel.memory.replay import Replay
+from freewheel.memory.replay import Replay, ReplayMemory
 from freewheel.spec import RowSpec
 
 VECTOR = spaces.Box(-1, 1, (4,), np.float32)
@@ -78,4 +78,25 @@ def test_a_memory_gives_an_example_of_what_the_update_gets(algo: Any, together: 
         assert list(given_draws) == list(draws)
         assert described(given_batch) == described(batch)
         assert described(given_draws) == described(draws)
+    memory.close()
+
+
+@pytest.mark.parametrize("hurried_after", [1, 2, None])
+def test_a_lesson_of_a_stopped_run_ends_after_its_draw_and_counts_what_it_made(hurried_after: int | None) -> None:
+    memory = ReplayMemory(
+        Replay(filled_lanes(VECTOR), 8),
+        lambda rows, generator: {},
+        batch_size=8,
+        updates_per_call=3,
+        unrolled=1,
+        seed=0,
+        beta=(0.4, 1.0),
+    )
+    drawn: list[Any] = []
+    memory.is_hurried = lambda: len(drawn) == hurried_after
+    lesson = memory.lesson(0.0, 0)
+    for one in lesson.batches():
+        drawn.append(one)
+    assert len(drawn) == lesson.num_versions == (hurried_after or 3)
+    assert memory.num_samples == 8 * len(drawn)
     memory.close()

@@ -38,6 +38,7 @@ from freewheel.config import assemble
 from freewheel.contracts import Spaces
 from freewheel.errors import ConfigError, FreewheelError
 from freewheel.learners.update import MOST_UNROLLED, Update
+from freewheel.machine.threads import environment_kept
 
 EAGER, COMPILED = "eager", "compiled"
 PLAIN = update_plain.WAYS
@@ -220,17 +221,9 @@ def one_core() -> Iterator[None]:
 def empty_compile_cache() -> Iterator[None]:
     """What torch compiled before does not count: the time shown is that of a first run."""
     names = ("TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME")
-    before = {name: os.environ.get(name) for name in names}
-    with tempfile.TemporaryDirectory(prefix="freewheel-compile-") as folder:
+    with environment_kept(*names), tempfile.TemporaryDirectory(prefix="freewheel-compile-") as folder:
         os.environ |= dict.fromkeys(names, folder)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
+        yield
 
 
 def _opened(call: Callable[[], Tensor], num_updates: int, seconds: float) -> Way:

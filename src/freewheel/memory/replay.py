@@ -161,7 +161,7 @@ class ReplayMemory:
         self.replay, self.batch_size, self.unrolled = replay, batch_size, unrolled
         self.generator = torch.Generator().manual_seed(seed)
         self.num_groups = replay.batch_size // (batch_size * unrolled)
-        self.num_samples = updates_per_call * batch_size
+        self.num_samples = 0  # of the newest lesson
         self.updates_per_call = updates_per_call
         # Of a draw now and then: rows of its lane since it was written, and the oldest policy that acted in it.
         self.sample_age, self.oldest_version = 0.0, 0
@@ -269,13 +269,14 @@ class ReplayLesson:
 
     def __init__(self, memory: ReplayMemory, beta: float) -> None:
         self._memory, self._beta = memory, beta
-        self.num_versions = memory.updates_per_call  # versions of the weights that it makes
+        self.num_versions = 0  # updates so far, each of which is a version of the weights
 
     def batches(self, prepared: Sequence[Mapping[str, Any]] = ()) -> Iterator[Drawn]:
-        memory, updates = self._memory, 0
-        while updates < memory.updates_per_call and not (updates and memory.is_hurried()):
+        memory = self._memory
+        while self.num_versions < memory.updates_per_call and not (self.num_versions and memory.is_hurried()):
             yield memory.next(self._beta)
-            updates += memory.num_groups * memory.unrolled
+            self.num_versions += memory.num_groups * memory.unrolled
+            memory.num_samples = self.num_versions * memory.batch_size
 
     def learned(self, drawn: Drawn, outcomes: Sequence[Any]) -> None:
         if self._memory.replay.prioritized:
