@@ -114,3 +114,14 @@ def test_a_state_of_another_run_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(CheckpointError, match="episode counts"):
         episodes.set_state(before | change)
     assert episodes.state() == before
+
+
+def test_lanes_in_another_order_count_as_well_as_all_lanes_in_order() -> None:
+    """The array that names all lanes in order is known again; another one is read."""
+    episodes = Episodes(3)
+    everybody, first = np.arange(3), np.zeros(3, np.bool_)
+    for lanes in (everybody, everybody, np.array([2, 0, 1]), np.arange(3), everybody):
+        episodes.add(lanes, lanes.astype(np.float32), first)
+    state = episodes.state()
+    assert state["returns"] == [0.0, 5.0, 10.0]
+    assert state["lengths"] == [5, 5, 5]

@@ -75,6 +75,9 @@ class Episodes:
         self.window = Window()
         self._returns = np.zeros(num_lanes, np.float64)
         self._lengths = np.zeros(num_lanes, np.int64)
+        self._all: Array | None = (
+            None  # the array by which a world names all lanes in order, which it gives again and again
+        )
 
     def add(
         self,
@@ -91,8 +94,14 @@ class Episodes:
         restarted) loses its count. If a game goes on after the loss of a life, so does the count.
         """
         finished, going_on = ([], None) if ended is None else self._finish(ended, step, seconds)
-        self._returns[lanes] += reward
-        self._lengths[lanes] += 1
+        if lanes is self._all:  # half the time
+            self._returns += reward
+            self._lengths += 1
+        else:
+            self._returns[lanes] += reward
+            self._lengths[lanes] += 1
+            if self._all is None and len(lanes) == len(self._lengths) and (lanes[:-1] < lanes[1:]).all():
+                self._all = lanes
         if np.count_nonzero(first):  # faster than any()
             begun = lanes[first]
             if going_on is not None:
