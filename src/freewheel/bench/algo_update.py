@@ -28,6 +28,7 @@ def settings_of(algo: str, rows: int, is_compiled: bool) -> dict[str, Any]:
         "algo": algo,
         "runtime": "sequential",
         "learner.compile": "on" if is_compiled else "off",
+        "learner.threads": torch.get_num_threads(),  # as many as the process was given
     }
     if "replay.warmup_rows" in known(find_algo(algo).Settings):
         # A compiled call draws the rows of several updates at once.
