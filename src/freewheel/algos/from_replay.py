@@ -88,7 +88,8 @@ class FromReplay(Defaults):
         fitting = [n for n in counts if learner.updates_per_call % n == 0 and n <= most]
         replay = Replay(
             lanes,
-            learner.batch_size * max(fitting, default=together),
+            learner.batch_size,
+            updates=max(fitting, default=together),
             n_step=own.n_step,
             gamma=own.gamma,
             stack=config.world.stack,
@@ -100,7 +101,6 @@ class FromReplay(Defaults):
         return ReplayMemory(
             replay,
             self.draws,
-            batch_size=learner.batch_size,
             updates_per_call=learner.updates_per_call,
             unrolled=together,
             seed=seed("learner"),

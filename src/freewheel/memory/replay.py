@@ -24,10 +24,11 @@ USED = ("obs", "action", "next_obs", "reward", "discount", "weight")
 class Replay:
     """Draws batches from lanes, uniformly or by priority, with n-step returns and frame stacks put together on the way.
 
-    One learner's view: any number of them may read the same lanes, while any process writes them. Batches lie in
-    buffers that are filled again only when a batch and every tensor made from it are gone.
+    One learner's view: any number of them may read the same lanes, while any process writes them. Several threads may use one
+    view: they take turns. Batches lie in buffers that are filled again only when a batch and every tensor made from it are gone.
 
-    `prefetch` batches are made ready by a thread of their own; 0 makes each when it is asked for, which is what a
+    A batch serves `updates` updates with `batch_size` rows each, one after the other: each is a sample of its own with weights of its
+    own. `prefetch` batches are made ready by a thread of their own; 0 makes each when it is asked for, which is what a
     repeatable run wants. On a CUDA device the buffers are pinned and `batch.to(device)` copies without waiting.
     """
 
@@ -36,6 +37,7 @@ class Replay:
         lanes: Lanes,
         batch_size: int,
         *,
+        updates: int = 1,
         n_step: int = 1,
         gamma: float = 0.99,
         stack: int = 1,
@@ -46,11 +48,11 @@ class Replay:
         prefetch: int = 0,
         timeout_s: float = 60.0,
     ) -> None:
-        _check(batch_size, n_step, gamma, stack, pad, alpha, prefetch)
+        _check(batch_size, updates, n_step, gamma, stack, pad, alpha, prefetch)
         self.lanes = lanes
-        self.batch_size = batch_size
+        self.batch_size, self.updates, self.prefetch = batch_size, updates, prefetch
         self.timeout_s = timeout_s
-        self._layout = BatchLayout(lanes.spec.fields, batch_size, stack, n_step)
+        self._layout = BatchLayout(lanes.spec.fields, self.num_rows, stack, n_step)
         self._core = _core.Sampler.make(
             lanes.core,
             batch_size,
@@ -62,11 +64,17 @@ class Replay:
             prioritized,
             seed % 2**64,
             prefetch,
+            updates,
         )
         self._core.describe(self._layout.described())
         self._views: dict[int, dict[str, Any]] = {}
         for _ in range(prefetch + 1):
             self._add_buffer()
+
+    @property
+    def num_rows(self) -> int:
+        """Of a whole batch."""
+        return self.batch_size * self.updates
 
     def sample(self, beta: float = 0.4) -> ReplayBatch:
         """The next batch. `beta` is the exponent of the importance weights; uniform batches have weight 1."""
@@ -99,8 +107,8 @@ class Replay:
         The same as joining and cleaning them first, which costs more than all the rest.
         """
         held = [piece if _is_plain(piece) else piece.detach().float().cpu().contiguous() for piece in pieces]
-        if any(len(piece) * len(held) != self.batch_size for piece in held):
-            raise ConfigError(f"errors of {[len(piece) for piece in held]} rows are not a batch of {self.batch_size}.")
+        if any(len(piece) * len(held) != self.num_rows for piece in held):
+            raise ConfigError(f"errors of {[len(piece) for piece in held]} rows are not a batch of {self.num_rows}.")
         self._core.update_pieces(batch._lease, [piece.data_ptr() for piece in held], LEAST_PRIORITY)
 
     @property
@@ -117,12 +125,14 @@ class Replay:
         return dict(zip(("batches", "redraws", "rejected", "stale_priorities"), self._core.stats(), strict=True))
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside the rows, JSON-able; refused with prefetch, whose thread has drawn ahead."""
-        return {"random": self._core.random_state(), "max_priority": self._core.max_priority}
+        """What a checkpoint keeps beside the rows, JSON-able. With prefetch without the random state: its thread has drawn ahead."""
+        found = {"max_priority": self.lanes.core.max_priority}
+        return found if self.prefetch else {"random": self._core.random_state(), **found}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        self._core.set_random_state(state["random"])
-        self._core.max_priority = state["max_priority"]
+        if "random" in state:
+            self._core.set_random_state(state["random"])
+        self.lanes.core.raise_max_priority(state["max_priority"])
 
     def close(self) -> None:
         """Stops the prefetching. Batches already handed out stay good."""
@@ -150,7 +160,6 @@ class ReplayMemory:
         replay: Replay,
         draws: Callable[[int, torch.Generator], dict[str, Tensor]],
         *,
-        batch_size: int,
         updates_per_call: int,
         unrolled: int,
         seed: int,
@@ -158,9 +167,9 @@ class ReplayMemory:
         first_action: int = 0,
         columns: Sequence[str] = (),
     ) -> None:
-        self.replay, self.batch_size, self.unrolled = replay, batch_size, unrolled
+        self.replay, self.batch_size, self.unrolled = replay, replay.batch_size, unrolled
         self.generator = torch.Generator().manual_seed(seed)
-        self.num_groups = replay.batch_size // (batch_size * unrolled)
+        self.num_groups = replay.updates // unrolled
         self.num_samples = 0  # of the newest lesson
         self.updates_per_call = updates_per_call
         # Of a draw now and then: rows of its lane since it was written, and the oldest policy that acted in it.
@@ -244,7 +253,7 @@ class ReplayMemory:
 
     def _given_of(self, views: dict[str, Any]) -> list[Batch]:
         """What each call of the update takes of a draw, stacked if it makes several."""
-        updates, unrolled = self.num_groups * self.unrolled, self.unrolled
+        updates, unrolled = self.replay.updates, self.unrolled
         used = {name: views[name] for name in self._used}
         each = mapped(used, lambda tensor: tensor.view(updates, -1, *tensor.shape[1:]))
         if unrolled == 1:
@@ -275,7 +284,7 @@ class ReplayLesson:
         memory = self._memory
         while self.num_versions < memory.updates_per_call and not (self.num_versions and memory.is_hurried()):
             yield memory.next(self._beta)
-            self.num_versions += memory.num_groups * memory.unrolled
+            self.num_versions += memory.replay.updates
             memory.num_samples = self.num_versions * memory.batch_size
 
     def learned(self, drawn: Drawn, outcomes: Sequence[Any]) -> None:
@@ -299,9 +308,12 @@ def _is_plain(piece: torch.Tensor) -> bool:
     return piece.is_cpu and piece.dtype is torch.float32 and piece.is_contiguous()
 
 
-def _check(batch_size: int, n_step: int, gamma: float, stack: int, pad: str, alpha: float, prefetch: int) -> None:
+def _check(
+    batch_size: int, updates: int, n_step: int, gamma: float, stack: int, pad: str, alpha: float, prefetch: int
+) -> None:
     for name, value, least in (
         ("batch_size", batch_size, 1),
+        ("updates", updates, 1),
         ("n_step", n_step, 1),
         ("stack", stack, 1),
         ("prefetch", prefetch, 0),
