@@ -82,14 +82,17 @@ def test_a_close_ends_the_draws_of_all_threads(prefetch: int) -> None:
     replay = Replay(filled(), 64, prioritized=True, prefetch=prefetch)
     ended = []
 
+    def draw_for_ever() -> None:
+        while True:
+            replay.sample()
+
     def draw(i: int) -> None:
         if i == 0:
             time.sleep(0.2)
             replay.close()
             return
         with pytest.raises(ReplayError, match="closed"):
-            while True:
-                replay.sample()
+            draw_for_ever()
         ended.append(i)
 
     in_threads(draw)

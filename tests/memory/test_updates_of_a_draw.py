@@ -70,7 +70,9 @@ def updates_of(memory: ReplayMemory, lessons: int) -> list[dict[str, np.ndarray[
     return found
 
 
-EVERY = in_order_of_draws(np.arange(LANES * ROWS).reshape(LANES, ROWS)[:, :-1].ravel())  # a lane's newest row is no start
+EVERY = in_order_of_draws(
+    np.arange(LANES * ROWS).reshape(LANES, ROWS)[:, :-1].ravel()
+)  # a lane's newest row is no start
 MASS = priority_of(EVERY).astype(np.float64) ** ALPHA / (priority_of(EVERY).astype(np.float64) ** ALPHA).sum()
 SHARE = dict(zip(EVERY.tolist(), MASS.tolist(), strict=True))
 PLACE = dict(zip(EVERY.tolist(), (np.cumsum(MASS) - MASS / 2).tolist(), strict=True))  # of a row in the mass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from torch import Tensor
 from freewheel import _core
 from freewheel.contracts import Batch, Draws
 from freewheel.errors import ConfigError
+from freewheel.memory.dials import Dials
 from freewheel.memory.lanes import Lanes
 from freewheel.memory.nested import Drawn, mapped, nth, rows_at
 from freewheel.memory.replay_batch import BatchLayout, ReplayBatch
@@ -120,6 +122,10 @@ class Replay:
     def prioritized(self, on: bool) -> None:
         self._core.prioritized = on
 
+    def keep_ready(self, count: int) -> None:
+        """Of the `prefetch` batches keeps so many ready from now on, at least one."""
+        self._core.keep_ready(count)
+
     def stats(self) -> dict[str, int]:
         """Batches made; rows drawn again because a writer overtook the copy; draws that were no start; late priorities."""
         return dict(zip(("batches", "redraws", "rejected", "stale_priorities"), self._core.stats(), strict=True))
@@ -149,11 +155,13 @@ class Replay:
 class ReplayMemory:
     """A lesson is `updates_per_call` updates; each draw serves `num_groups` calls of an update that makes `unrolled` of them.
 
-    `draws(rows, generator)` makes the random inputs of one update.
+    `draws(rows, generator)` makes the random inputs of one update. At most `most_ahead` draws are made before their turn: with priorities,
+    each is that much older when it is trained on.
     """
 
     file, is_always_saved = "replay.bin", False
     has_fixed_size = True  # all batches have the same number of rows
+    dials: Dials | None = None  # the dial `prioritized` takes the place of the replay's own choice
 
     def __init__(
         self,
@@ -166,6 +174,7 @@ class ReplayMemory:
         beta: tuple[float, float],
         first_action: int = 0,
         columns: Sequence[str] = (),
+        most_ahead: int = sys.maxsize,
     ) -> None:
         self.replay, self.batch_size, self.unrolled = replay, replay.batch_size, unrolled
         self.generator = torch.Generator().manual_seed(seed)
@@ -180,11 +189,13 @@ class ReplayMemory:
         self._beta, self._first_action = beta, first_action
         self._used = (*USED, *columns)
         self.is_hurried: Callable[[], bool] = lambda: False  # a lesson then ends after its next draw
-        self._depth = 0
+        self._prioritized, self._dial_version = replay.prioritized, -1
+        self._depth, self._most_ahead = 0, most_ahead
         self._begin_ahead: Callable[[Drawn], None] | None = None
         self._waiting: deque[Drawn] = deque()
         self._given: dict[int, list[Batch]] = {}  # of each of the replay's buffers
         self._looks = True
+        self._posts_late = 0
 
     @property
     def has_priorities(self) -> bool:
@@ -192,9 +203,13 @@ class ReplayMemory:
 
     def draw_ahead(self, depth: int, begin: Callable[[Drawn], None]) -> None:
         """From now on so many draws are made before their turn, and something is begun with each."""
-        self._depth, self._begin_ahead = depth, begin
+        self._depth, self._begin_ahead = min(depth, self._most_ahead - min(self.replay.prefetch, 1)), begin
+        self.replay.keep_ready(self._most_ahead - self._depth)
 
     def lesson(self, share_done: float, version: int, bootstraps: Any = None) -> ReplayLesson:
+        if self.dials is not None and self.dials.version != self._dial_version:
+            self._dial_version, asked = self.dials.version, self.dials.value("prioritized")
+            self.replay.prioritized = self._prioritized if asked is None else asked == 1
         first, last = self._beta
         return ReplayLesson(self, first + share_done * (last - first))
 
@@ -212,7 +227,9 @@ class ReplayMemory:
             if self._begin_ahead is not None:
                 self._begin_ahead(drawn)
             self._waiting.append(drawn)
-        return self._waiting.popleft()
+        drawn = self._waiting.popleft()
+        self._posts_late = drawn.source.posts_since
+        return drawn
 
     def example(self) -> tuple[Batch, Draws]:
         batch = self._given_of(self.replay.example())[0]
@@ -222,7 +239,11 @@ class ReplayMemory:
 
     def metrics(self) -> dict[str, float]:
         self._looks = True
-        return {}
+        if not self.has_priorities:
+            return {}
+        # Of the last update of the newest draw: the updates before it whose errors the draw could not know of.
+        updates = self.replay.updates
+        return {"priority_lag": float(self._posts_late * updates + updates - 1)}
 
     def totals(self) -> dict[str, int]:
         """Counted by the replay since the process began."""
