@@ -22,8 +22,7 @@
 #include <numeric>
 #include <string>
 
-#include "batch.hpp"
-#include "lanes.hpp"
+#include "gather.hpp"
 #include "sumtree.hpp"
 
 namespace fw {
@@ -123,17 +122,6 @@ class Sampler {
  private:
   static constexpr std::size_t group = 32, lag = 32;  // 16 and 64 are as good; 8 is slower by a tenth with priorities
   static constexpr int max_rounds = 10'000;
-
-  struct Pick {
-    std::size_t index;  // of its row in the batch
-    std::size_t lane, slot;
-    u64 row;
-    float chance;
-    // found out by look():
-    double reward, discount;
-    std::size_t steps, before;  // steps bridged; steps since the episode began
-    bool is_start;
-  };
 
   // --- what is there --------------------------------------------------------------------------------------------
 
@@ -262,7 +250,7 @@ class Sampler {
       bool done = look(pick) && pick.is_start;
       rejected += !done;
       if (done) {
-        copy(out, pick);
+        gather(out, pick, heads_[pick.lane] - pick.row, lanes_, fields_, set_);
         // The copies were acquire loads: had one met a newer row, this load would see the head that announced it.
         const u64 oldest = pick.row - std::min(pick.before, set_.stack - 1);
         done = lanes_.intact(oldest, lanes_.head(pick.lane)) || unchecked_;
@@ -369,49 +357,6 @@ class Sampler {
     pick.discount = discount;
     pick.steps = steps;
     return true;
-  }
-
-  void copy(BatchOut& out, const Pick& pick) const {
-    const std::size_t i = pick.index;
-    out.reward[i] = float(pick.reward);
-    out.discount[i] = float(pick.discount);
-    out.chance[i] = pick.chance;
-    out.steps[i] = i64(pick.steps);
-    out.lane[i] = i64(pick.lane);
-    out.row[i] = i64(pick.row);
-    out.age[i] = i64(heads_[pick.lane] - pick.row);
-    out.version[i] = i64(lanes_.version(pick.lane, pick.slot));
-    for (std::size_t f = 0; f < fields_.size(); ++f) {
-      const Field& field = fields_[f];
-      if (!field.is_observation) {
-        lanes_.copy_field(out.now[f] + i * field.bytes, pick.lane, pick.slot, field);
-        continue;
-      }
-      if (set_.stack == 1) {
-        lanes_.copy_field(out.now[f] + i * field.bytes, pick.lane, pick.slot, field);
-        lanes_.copy_field(out.next[f] + i * field.bytes, pick.lane, lanes_.slot_shift(pick.slot, i64(pick.steps)), field);
-        continue;
-      }
-      const std::size_t stacked = field.bytes * (set_.stack + out.shares_frames);
-      copy_stack(out.now[f] + i * stacked, pick, 0, field);
-      if (out.shares_frames)
-        lanes_.copy_field(out.now[f] + (i + 1) * stacked - field.bytes, pick.lane, lanes_.slot_shift(pick.slot, 1), field);
-      else
-        copy_stack(out.next[f] + i * stacked, pick, pick.steps, field);
-    }
-  }
-
-  // The stack that ends `ahead` rows after the picked one.
-  void copy_stack(char* to, const Pick& pick, std::size_t ahead, const Field& field) const {
-    const std::size_t begun = pick.before + ahead;  // rows of this episode before the newest frame
-    for (std::size_t back = set_.stack; back-- > 0; to += field.bytes) {
-      if (back > begun && set_.pad_with_zeros) {
-        std::memset(to, 0, field.bytes);
-        continue;
-      }
-      const i64 shift = i64(ahead) - i64(std::min(back, begun));
-      lanes_.copy_field(to, pick.lane, lanes_.slot_shift(pick.slot, shift), field);
-    }
   }
 
   Lanes<P> lanes_;
