@@ -36,19 +36,22 @@ struct Random {
 };
 
 struct SampleSettings {
-  std::size_t batch = 1;
+  std::size_t batch = 1;  // rows of one update
   std::size_t n_step = 1;
   double gamma = 0.99;
   std::size_t stack = 1;
   bool pad_with_zeros = false;
   double alpha = 0.6;
   u64 seed = 0;
+  std::size_t updates = 1;  // that one draw serves: their rows lie one after the other
+
+  std::size_t rows() const { return batch * updates; }
 };
 
-// Where one batch goes. Observation fields are [batch, stack, bytes], the others [batch, bytes].
+// Where one batch goes. Observation fields are [rows, stack, bytes], the others [rows, bytes].
 struct BatchOut {
   std::vector<char*> now, next;  // by field; next is null for what is not an observation
-  // Only with n_step 1 and a stack: fields are [batch, stack + 1, bytes] and next is now, moved on by one frame. Five copies in
+  // Only with n_step 1 and a stack: fields are [rows, stack + 1, bytes] and next is now, moved on by one frame. Five copies in
   // place of eight for a stack of four.
   bool shares_frames = false;
   float *reward, *discount, *weight, *chance;

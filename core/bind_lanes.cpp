@@ -143,6 +143,11 @@ void bind_lanes(nb::module_& m) {
         for (std::size_t l = 0; l < self.lanes.shape().num_lanes; ++l) rows += self.lanes.head(l) - self.lanes.base(l);
         return rows;
       })
+      .def_prop_ro("max_priority", [](const BoundLanes& self) { return self.lanes.max_priority(); })
+      .def("raise_max_priority", [](BoundLanes& self, float value) {
+        check_priorities(&value, 1);
+        self.lanes.raise_max_priority(value);
+      }, nb::arg("value"))
       .def("wait_rows", [](const BoundLanes& self, u64 target, double timeout_s) {
         self.check();
         return wait_without_gil(timeout_s, [&](i64 until) { return self.lanes.rows().wait(target, until, SignalCheck{}); });

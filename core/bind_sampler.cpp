@@ -136,7 +136,7 @@ static nb::object take(std::shared_ptr<BoundSampler> self, double beta, double t
 
 static void update(BoundSampler& self, const Lease& lease, nb::handle priorities) {
   self.check();
-  const std::size_t n = self.sampler.settings().batch;
+  const std::size_t n = self.sampler.settings().rows();
   const Array priority(priorities, "priorities", {'f', 4}, i64(n));
   check_priorities(priority.data<float>(), i64(n));
   if (lease.lent->owner.get() != &self) throw Refused("this batch was drawn from another replay.");
@@ -148,7 +148,7 @@ static void update(BoundSampler& self, const Lease& lease, nb::handle priorities
 // is added to each, so that every row keeps a chance.
 static void update_pieces(BoundSampler& self, const Lease& lease, const std::vector<std::uintptr_t>& addresses, float least) {
   self.check();
-  const std::size_t n = self.sampler.settings().batch, each = n / std::max<std::size_t>(addresses.size(), 1);
+  const std::size_t n = self.sampler.settings().rows(), each = n / std::max<std::size_t>(addresses.size(), 1);
   if (each * addresses.size() != n)
     throw Refused(std::to_string(addresses.size()) + " pieces do not make a batch of " + std::to_string(n) + ".");
   if (lease.lent->owner.get() != &self) throw Refused("this batch was drawn from another replay.");
@@ -166,19 +166,22 @@ static void update_pieces(BoundSampler& self, const Lease& lease, const std::vec
 void bind_sampler(nb::module_& m) {
   nb::class_<Lease>(m, "Lease", nb::type_slots(lease_slots))
       .def("tensor", &Lease::tensor, nb::arg("number"))
+      .def("posts_since", [](const Lease& self) { return self.lent->owner->feed.posts_since(self.lent->index); })
       .def_prop_ro("address", [](const Lease& self) { return reinterpret_cast<std::uintptr_t>(self.at); });
 
   nb::class_<BoundSampler>(m, "Sampler")
       .def_static("make",
                   [](std::shared_ptr<BoundLanes> lanes, std::size_t batch_size, std::size_t n_step, double gamma,
-                     std::size_t stack, bool pad_with_zeros, double alpha, bool prioritized, u64 seed, std::size_t prefetch) {
+                     std::size_t stack, bool pad_with_zeros, double alpha, bool prioritized, u64 seed, std::size_t prefetch,
+                     std::size_t updates) {
                     lanes->check();
                     return std::make_shared<BoundSampler>(
-                        lanes, SampleSettings{batch_size, n_step, gamma, stack, pad_with_zeros, alpha, seed}, prioritized,
+                        lanes, SampleSettings{batch_size, n_step, gamma, stack, pad_with_zeros, alpha, seed, updates}, prioritized,
                         prefetch);
                   },
                   nb::arg("lanes"), nb::arg("batch_size"), nb::arg("n_step"), nb::arg("gamma"), nb::arg("stack"),
-                  nb::arg("pad_with_zeros"), nb::arg("alpha"), nb::arg("prioritized"), nb::arg("seed"), nb::arg("prefetch"))
+                  nb::arg("pad_with_zeros"), nb::arg("alpha"), nb::arg("prioritized"), nb::arg("seed"), nb::arg("prefetch"),
+                  nb::arg("updates"))
       .def("add_buffer", &add_buffer, nb::arg("block"), nb::arg("address"), nb::arg("offsets"),
            nb::arg("shares_frames"))
       .def("describe", &describe, nb::arg("arrays"))
@@ -194,24 +197,19 @@ void bind_sampler(nb::module_& m) {
       .def_prop_rw("prioritized", [](const BoundSampler& self) { return self.sampler.prioritized(); },
                    [](BoundSampler& self, bool on) { self.sampler.set_prioritized(on); })
       .def("distrust_check", [](BoundSampler& self, bool off) { self.sampler.distrust_check(off); })
-      .def_prop_rw("max_priority",
-                   [](BoundSampler& self) {
-                     self.refuse_prefetch();
-                     return self.sampler.max_priority();
-                   },
-                   [](BoundSampler& self, float value) {
-                     self.refuse_prefetch();
-                     self.sampler.set_max_priority(value);
-                   })
+      .def("keep_ready", [](BoundSampler& self, std::size_t count) { self.feed.keep_ready(count); }, nb::arg("count"))
       .def("random_state", [](BoundSampler& self) {
         self.refuse_prefetch();
-        const Random& r = self.sampler.random();
-        return std::vector<u64>(r.s, r.s + 4);
+        std::vector<u64> state(4);
+        nb::gil_scoped_release free;
+        self.feed.alone([&] { std::copy_n(self.sampler.random().s, 4, state.begin()); });
+        return state;
       })
       .def("set_random_state", [](BoundSampler& self, const std::vector<u64>& state) {
         self.refuse_prefetch();
         if (state.size() != 4) throw Refused("a random state is 4 integers, not " + std::to_string(state.size()) + ".");
-        std::copy_n(state.begin(), 4, self.sampler.random().s);
+        nb::gil_scoped_release free;
+        self.feed.alone([&] { std::copy_n(state.begin(), 4, self.sampler.random().s); });
       })
       .def("stats", [](const BoundSampler& self) {
         const auto& s = self.sampler.stats();

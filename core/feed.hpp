@@ -6,11 +6,13 @@
 //   * take() answers `none` when every buffer is lent out: the caller adds one and asks again. It never waits for a release.
 //   * Priorities are posted without a lock and applied before the next draw.
 //   * An error in the thread is raised by the next take(), unless it is older than that call: then it is tried again first.
+//   * Any number of threads may call: they take turns at the sampler, by a lock that is held for one filling at most and never asleep.
 #pragma once
 
 #include <csignal>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -24,19 +26,16 @@ class Feed {
   static constexpr int none = -1, late = -2;
   static constexpr std::size_t max_buffers = 256;
 
-  Feed(Sampler<P>& sampler, std::size_t depth) : sampler_(sampler), depth_(depth), ready_(ready_words_), work_(work_words_) {
+  Feed(Sampler<P>& sampler, std::size_t depth)
+      : sampler_(sampler), depth_(depth), most_ready_(depth), ready_(ready_words_), work_(work_words_) {
     ready_.format(0);
     work_.format(0);
   }
-  ~Feed() { stop(); }
+  ~Feed() { end(); }  // nobody else has it any more; in a forked child the lock may be held for ever
 
   void stop() {
-    stopping_.store(true);
-    if (thread_.joinable()) {
-      work_.add(1);
-      thread_.join();
-    }
-    apply_posted();
+    const std::lock_guard turn(turn_);
+    end();
   }
 
   // In a forked child the thread is not there to be joined.
@@ -45,6 +44,18 @@ class Feed {
   }
 
   std::size_t depth() const { return depth_; }
+  // Keeps fewer than `depth` ready from now on, or as many again; at least one.
+  void keep_ready(std::size_t count) {
+    most_ready_.store(std::clamp<std::size_t>(count, 1, std::max<std::size_t>(depth_, 1)));
+    work_.add(1);
+  }
+
+  // Runs something with the sampler while no other thread fills with it. Only with depth 0.
+  template <class Work>
+  void alone(Work work) {
+    const std::lock_guard turn(turn_);
+    work();
+  }
   BatchOut& buffer(int index) { return buffers_[std::size_t(index)].out; }
 
   void add_buffer(const BatchOut& out) {
@@ -59,26 +70,24 @@ class Feed {
 
   template <class Interrupted>
   int take(i64 until_ns, Interrupted interrupted) {
-    if (stopping_.load()) throw Refused("this replay was closed; make another over the same lanes.");
-    if (depth_ == 0) return take_filling();
-    if (!thread_.joinable()) start();
     const u64 ask = asks_.fetch_add(1) + 1;
     for (;;) {
-      const u64 taken = taken_.load();
-      if (ready_.load() == taken && all_lent()) return none;
-      if (!ready_.wait(taken + 1, until_ns, interrupted)) return late;
-      const int index = order_[taken % max_buffers];
-      taken_.store(taken + 1);
-      Buffer& buffer = buffers_[std::size_t(index)];
-      if (!buffer.error) {
-        buffer.state.store(kLent);
-        work_.add(1);
-        return index;
+      u64 taken;
+      {
+        const std::lock_guard turn(turn_);
+        if (stopping_.load()) throw Refused("this replay was closed; make another over the same lanes.");
+        if (depth_ == 0) return take_filling();
+        if (!thread_.joinable()) start();
+        taken = taken_.load();
+        if (ready_.load() != taken) {
+          const int index = take_ready(taken, ask);
+          if (index != none) return index;
+          continue;
+        }
+        if (all_lent()) return none;
       }
-      const std::exception_ptr error = std::exchange(buffer.error, nullptr);
-      const bool is_old = buffer.ask != ask;
-      release(index);
-      if (!is_old) std::rethrow_exception(error);
+      const auto is_over = [&] { return stopping_.load() || interrupted(); };
+      if (!ready_.wait(taken + 1, until_ns, is_over) && !stopping_.load()) return late;
     }
   }
 
@@ -89,7 +98,8 @@ class Feed {
 
   // Of a lent buffer. Its rows are not copied: it is filled again only after what was posted before its release is applied.
   void post(int index, std::vector<float> priority) {
-    if (depth_ == 0) return update(index, priority);
+    posts_.fetch_add(1);
+    if (depth_ == 0) return alone([&] { apply(index, priority); });
     auto* posted = new Posted{index, std::move(priority), nullptr};
     posted->before = posted_.load(std::memory_order_relaxed);
     // release: pairs with the exchange in apply_posted(); what was posted is whole before it can be found.
@@ -97,13 +107,17 @@ class Feed {
     }
   }
 
+  // Posts that a lent buffer was filled without: its draw does not know of these priorities.
+  u64 posts_since(int index) const { return posts_.load() - buffers_[std::size_t(index)].posts; }
+
  private:
   enum State { kFree, kReady, kLent };
   struct Buffer {
     BatchOut out{};
     std::atomic<State> state{kLent};
     std::exception_ptr error;
-    u64 ask = 0;  // the take() that was the newest when the filling began
+    u64 ask = 0;    // the take() that was the newest when the filling began
+    u64 posts = 0;  // applied before the filling
   };
   struct Posted {
     int index;
@@ -126,9 +140,36 @@ class Feed {
   int take_filling() {
     const int index = find_free();
     if (index == none) return none;
+    buffers_[std::size_t(index)].posts = applied_;
     sampler_.fill(buffer(index));
     buffers_[std::size_t(index)].state.store(kLent);
     return index;
+  }
+
+  // The oldest filled buffer; `none` if its filling failed before this call began, and is tried again now.
+  int take_ready(u64 taken, u64 ask) {
+    const int index = order_[taken % max_buffers];
+    taken_.store(taken + 1);
+    Buffer& buffer = buffers_[std::size_t(index)];
+    if (!buffer.error) {
+      buffer.state.store(kLent);
+      work_.add(1);
+      return index;
+    }
+    const std::exception_ptr error = std::exchange(buffer.error, nullptr);
+    const bool is_old = buffer.ask < ask;
+    release(index);
+    if (!is_old) std::rethrow_exception(error);
+    return none;
+  }
+
+  void end() {
+    stopping_.store(true);
+    if (thread_.joinable()) {
+      work_.add(1);
+      thread_.join();
+    }
+    apply_posted();
   }
 
   void start() {
@@ -146,7 +187,7 @@ class Feed {
 #endif
     while (!stopping_.load()) {
       const u64 seen = work_.load();
-      const int index = ready_.load() - taken_.load() < depth_ ? find_free() : none;
+      const int index = ready_.load() - taken_.load() < most_ready_.load() ? find_free() : none;
       if (index == none) {
         work_.wait(seen + 1, now_ns() + 60'000'000'000, [] { return false; });
         continue;
@@ -154,6 +195,7 @@ class Feed {
       Buffer& buffer = buffers_[std::size_t(index)];
       buffer.ask = asks_.load();
       apply_posted();
+      buffer.posts = applied_;
       try {
         sampler_.fill(buffer.out);
       } catch (...) {
@@ -181,23 +223,27 @@ class Feed {
     while (oldest) {
       std::unique_ptr<Posted> posted(oldest);
       oldest = posted->before;
-      update(posted->index, posted->priority);
+      apply(posted->index, posted->priority);
     }
   }
 
-  void update(int index, const std::vector<float>& priority) {
+  void apply(int index, const std::vector<float>& priority) {
     const BatchOut& batch = buffer(index);
+    ++applied_;
     sampler_.update(batch.lane, batch.row, priority.data(), priority.size());
   }
 
   Sampler<P>& sampler_;
   const std::size_t depth_;
+  std::atomic<std::size_t> most_ready_;
+  std::mutex turn_;  // of those who take; with depth 0 also of the sampler
   Buffer buffers_[max_buffers];
   std::atomic<std::size_t> num_buffers_{0};
   int order_[max_buffers] = {};  // filled buffers, oldest first; [taken_, ready_) are waiting
   WordPolicy::word ready_words_[3], work_words_[3];
   Counter<WordPolicy> ready_, work_;
-  std::atomic<u64> taken_{0}, asks_{0};
+  std::atomic<u64> taken_{0}, asks_{0}, posts_{0};
+  u64 applied_ = 0;  // posts; by whoever fills
   std::atomic<Posted*> posted_{nullptr};
   std::atomic<bool> stopping_{false};
   std::thread thread_;

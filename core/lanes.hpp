@@ -16,6 +16,7 @@
 //     was killed between its commit and its count. The heads are the truth.
 //   * The priority word of a row is {a tag made from the row number, float32}. It is set by the writer with the row, or else by the
 //     learner. The tag says which row the value was meant for: one that comes late marks nothing.
+//   * The largest priority that a learner gave outlives it, as the priorities do.
 #pragma once
 
 #include <vector>
@@ -59,12 +60,14 @@ class Lanes {
   Lanes(word* words, const LaneShape& shape)
       : shape_(shape),
         rows_(words),
+        max_priority_(words + Counter<P>::num_words),
         lanes_(words + header_words),
         slots_(lanes_ + shape.num_lanes * lane_words),
         row_words_(meta_words + shape.payload_words) {}
 
   void format(u64 first_row) {
     rows_.format(0);
+    max_priority_->store(0, std::memory_order_relaxed);
     for (std::size_t lane = 0; lane < shape_.num_lanes; ++lane) {
       base_word(lane)->store(first_row, std::memory_order_relaxed);
       epoch_word(lane)->store(0, std::memory_order_relaxed);
@@ -184,12 +187,22 @@ class Lanes {
     meta_at(lane, slot)[3].store(tagged(row, priority), std::memory_order_relaxed);
   }
 
+  // The largest that a learner gave to any row so far, but at least 1: what a row takes that was given none.
+  float max_priority() const { return as_priority(max_priority_->load(std::memory_order_relaxed)); }
+  void raise_max_priority(float value) {
+    u64 now = max_priority_->load(std::memory_order_relaxed);
+    while (value > as_priority(now) &&
+           !max_priority_->compare_exchange_weak(now, std::bit_cast<u32>(value), std::memory_order_relaxed)) {
+    }
+  }
+
  private:
-  static constexpr std::size_t header_words = 8;  // the rows counter on a cache line of its own
+  static constexpr std::size_t header_words = 8;  // the rows counter and the largest priority, apart from the lanes
   static constexpr std::size_t lane_words = 8;    // head, epoch, base: a line per lane, so that writers do not share one
 
   // Never 0: a slot that was never given a priority holds a zero word, which must match no row.
   static u32 tag(u64 row) { return u32(row % 0xffffffffu) + 1; }
+  static float as_priority(u64 word) { return std::max(std::bit_cast<float>(u32(word)), 1.0f); }
   static u64 tagged(u64 row, float priority) { return u64(tag(row)) << 32 | std::bit_cast<u32>(priority); }
 
   word* head_word(std::size_t lane) const { return lanes_ + lane * lane_words; }
@@ -197,6 +210,7 @@ class Lanes {
   word* base_word(std::size_t lane) const { return lanes_ + lane * lane_words + 2; }
   LaneShape shape_;
   Counter<P> rows_;
+  word* max_priority_ = nullptr;
   word* lanes_ = nullptr;
   word* slots_ = nullptr;
   std::size_t row_words_ = 0;

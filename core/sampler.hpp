@@ -3,7 +3,10 @@
 // Contract
 //   * A start is a row that is not `last`, whose next n rows are there or whose episode ended among them, and whose stacked
 //     frames are still kept. (Once a lane has wrapped, its oldest stack - 1 rows are frames only.) Uniform draws give every
-//     start the same chance; prioritized draws give chance in proportion to priority^alpha, one draw per stratum of the batch.
+//     start the same chance; prioritized draws give chance in proportion to priority^alpha.
+//   * A draw serves one or more updates. Each has a sample of its own: one row from each of `batch` equal strata of the mass, in an
+//     order in which neighbours come from far apart, so that any run of rows within an update is a sample of the whole mass too.
+//     Importance weights are over the largest of the update.
 //   * reward = sum of gamma^i r over the m <= n steps there are; discount = gamma^m, or 0 where the episode terminated.
 //     Truncation bootstraps from the true final observation. So does an episode cut because its writer was replaced, from
 //     the last observation that was written.
@@ -11,15 +14,15 @@
 //     repeated, or zeros stand in.
 //   * Every row is checked after the copy: one that may have been overwritten meanwhile is drawn again, and counted.
 //   * The same rows, seed and calls give the same batches.
-//   * One thread at a time; writers in other threads and processes never wait for it.
+//   * One thread at a time (a Feed sees to it); writers in other threads and processes never wait for it.
 #pragma once
 
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <string>
 
-#include "batch.hpp"
-#include "lanes.hpp"
+#include "gather.hpp"
 #include "sumtree.hpp"
 
 namespace fw {
@@ -38,6 +41,8 @@ class Sampler {
     head_slots_.resize(n);
     ends_.resize(n);
     for (std::size_t lane = 0; lane < n; ++lane) heads_[lane] = lanes_.base(lane);
+    places_ = spread(set_.batch);
+    picks_.resize(set_.rows());
     if (lanes_.shape().slots <= set_.n_step + set_.stack)
       throw Refused("a lane keeps " + std::to_string(lanes_.shape().slots - 1) + " rows, but n_step=" +
                     std::to_string(set_.n_step) + " with stack=" + std::to_string(set_.stack) + " needs at least " +
@@ -50,9 +55,6 @@ class Sampler {
   const Stats& stats() const { return stats_; }
   bool prioritized() const { return prioritized_.load(std::memory_order_relaxed); }
   void set_prioritized(bool on) { prioritized_.store(on, std::memory_order_relaxed); }
-  // What a new row's priority is: the largest so far. Part of the state that a checkpoint keeps.
-  float max_priority() const { return max_priority_; }
-  void set_max_priority(float value) { max_priority_ = value; }
   const SampleSettings& settings() const { return set_; }
   const Lanes<P>& lanes() const { return lanes_; }
   // For the test that the check is needed: a reader that trusts what it copied.
@@ -62,12 +64,11 @@ class Sampler {
     const bool by_priority = prioritized();
     refresh(by_priority);
     const u64 total = ends_.back();
-    if (total < set_.batch)
-      throw Refused("a batch of " + std::to_string(set_.batch) + " was asked for, but the replay holds " +
+    if (total < set_.rows())
+      throw Refused("a batch of " + std::to_string(set_.rows()) + " was asked for, but the replay holds " +
                     std::to_string(total) + " rows. Collect more first or lower batch_size.");
-    picks_.resize(set_.batch);
-    for (std::size_t i = 0; i < set_.batch; ++i) picks_[i].index = i;
-    std::size_t left = set_.batch;
+    arrange(by_priority);
+    std::size_t left = set_.rows();
     for (int round = 0; left; ++round) {
       if (round == max_rounds) throw Refused(exhausted(left));
       if (round) refresh(by_priority);
@@ -77,16 +78,20 @@ class Sampler {
     stats_.batches.fetch_add(1, std::memory_order_relaxed);
   }
 
-  // Importance weights of the PER paper, (N P)^-beta over their largest in the batch; N and the total cancel.
+  // Importance weights of the PER paper, (N P)^-beta over their largest in the update; N and the total cancel.
   void weigh(BatchOut& out, double beta) const {
-    const float least = *std::min_element(out.chance, out.chance + set_.batch);
-    if (beta == 0 || least == *std::max_element(out.chance, out.chance + set_.batch)) {
-      std::fill_n(out.weight, set_.batch, 1.0f);
-      return;
+    for (std::size_t first = 0; first < set_.rows(); first += set_.batch) {
+      const float* chance = out.chance + first;
+      float* weight = out.weight + first;
+      const float least = *std::min_element(chance, chance + set_.batch);
+      if (beta == 0 || least == *std::max_element(chance, chance + set_.batch)) {
+        std::fill_n(weight, set_.batch, 1.0f);
+        continue;
+      }
+      const float exponent = -float(beta), log_least = std::log2(least);
+      for (std::size_t i = 0; i < set_.batch; ++i)
+        weight[i] = std::exp2(exponent * (std::log2(chance[i]) - log_least));
     }
-    const float exponent = -float(beta), log_least = std::log2(least);
-    for (std::size_t i = 0; i < set_.batch; ++i)
-      out.weight[i] = std::exp2(exponent * (std::log2(out.chance[i]) - log_least));
   }
 
   // Priorities of rows that were overwritten meanwhile are ignored and counted.
@@ -94,6 +99,7 @@ class Sampler {
     indices_.clear();
     values_.clear();
     u64 stale = 0;
+    float largest = 0;
     for (std::size_t i = 0; i < count; ++i) {
       const u64 r = u64(row[i]);
       const std::size_t l = std::size_t(lane[i]);
@@ -103,10 +109,11 @@ class Sampler {
       }
       const std::size_t slot = lanes_.slot_shift(head_slots_[l], -i64(heads_[l] - r));
       lanes_.set_priority(l, slot, r, priority[i]);
-      max_priority_ = std::max(max_priority_, priority[i]);
+      largest = std::max(largest, priority[i]);
       indices_.push_back(u32(l * lanes_.shape().slots + slot));
       values_.push_back(powered(priority[i]));
     }
+    lanes_.raise_max_priority(largest);
     reach(Point::tree_update);
     if (tree_) tree_->update(indices_.data(), values_.data(), indices_.size());
     if (stale) stats_.stale_priorities.fetch_add(stale, std::memory_order_relaxed);
@@ -115,17 +122,6 @@ class Sampler {
  private:
   static constexpr std::size_t group = 32, lag = 32;  // 16 and 64 are as good; 8 is slower by a tenth with priorities
   static constexpr int max_rounds = 10'000;
-
-  struct Pick {
-    std::size_t index;  // in the batch
-    std::size_t lane, slot;
-    u64 row;
-    float chance;
-    // found out by look():
-    double reward, discount;
-    std::size_t steps, before;  // steps bridged; steps since the episode began
-    bool is_start;
-  };
 
   // --- what is there --------------------------------------------------------------------------------------------
 
@@ -158,9 +154,10 @@ class Sampler {
     for (std::size_t lane = 0; lane < heads_.size(); ++lane) cleared_[lane] = next_[lane] = lanes_.base(lane);
   }
 
+  // Uniform draws move the heads on and leave the tree behind: a row in it may be gone.
   bool is_in_tree(std::size_t lane, u64 row) const {
     return lane < heads_.size() && row - lanes_.base(lane) < next_[lane] - lanes_.base(lane) &&
-           cleared_[lane] - row <= lanes_.shape().slots;
+           cleared_[lane] - row <= lanes_.shape().slots && lanes_.intact(row, heads_[lane]);
   }
 
   // Rows below next_ are decided: starts have their leaf, others 0. Slots of rows below cleared_ no longer stand for the
@@ -169,6 +166,7 @@ class Sampler {
     indices_.clear();
     values_.clear();
     const std::size_t slots = lanes_.shape().slots;
+    const float max_priority = lanes_.max_priority();
     for (std::size_t lane = 0; lane < heads_.size(); ++lane) {
       const u64 head = heads_[lane], first = first_start(lane, head), gone = first + slots;
       if (next_[lane] == head) continue;
@@ -185,7 +183,7 @@ class Sampler {
         Pick pick{0, lane, slot, row, 0, 0, 0, 0, 0, false};
         if (!look(pick)) break;  // its n steps are not complete yet
         if (!pick.is_start) continue;
-        const float priority = lanes_.priority(lane, slot, row, max_priority_);
+        const float priority = lanes_.priority(lane, slot, row, max_priority);
         lanes_.set_priority(lane, slot, row, priority);  // so that a rebuilt tree is the same tree
         reach(Point::insert);
         set(u32(lane * slots + slot), powered(priority));
@@ -212,6 +210,31 @@ class Sampler {
 
   // --- a round: draw, look, copy, check -------------------------------------------------------------------------
 
+  // The numbers below n in the order of the fractions of their multiples of the golden ratio: neighbours in value lie far apart in
+  // the order, evenly for any run of values, however long.
+  static std::vector<std::size_t> spread(std::size_t n) {
+    std::vector<std::size_t> places(n);
+    std::iota(places.begin(), places.end(), std::size_t(0));
+    const auto fraction = [](std::size_t i) { return u64(i) * 0x9e3779b97f4a7c15u; };
+    std::sort(places.begin(), places.end(), [&](std::size_t a, std::size_t b) { return fraction(a) < fraction(b); });
+    return places;
+  }
+
+  // Which row of the batch each pick is for. Uniform picks need no order; a stratum's row is another one in every draw.
+  void arrange(bool by_priority) {
+    if (!by_priority) {
+      for (std::size_t i = 0; i < picks_.size(); ++i) picks_[i].index = i;
+      return;
+    }
+    for (std::size_t first = 0; first < picks_.size(); first += set_.batch) {
+      std::size_t at = std::size_t(random_.below(set_.batch));
+      for (std::size_t i = 0; i < set_.batch; ++i) {
+        picks_[first + i].index = first + places_[at];
+        if (++at == set_.batch) at = 0;
+      }
+    }
+  }
+
   // Draws the first `count` picks and copies their rows, `lag` picks later, so that the memory a draw asks for is there by then.
   // Gives how many must be drawn again; those stand in front.
   std::size_t fill_round(BatchOut& out, std::size_t count, bool by_priority, bool stratified) {
@@ -220,14 +243,14 @@ class Sampler {
     for (std::size_t i = 0; i < count + lag; ++i) {
       if (i < count && i % group == 0) {
         const std::size_t n = std::min(group, count - i);
-        by_priority ? draw_prioritized(&picks_[i], n, stratified) : draw_uniform(&picks_[i], n);
+        by_priority ? draw_prioritized(i, n, stratified) : draw_uniform(&picks_[i], n);
       }
       if (i < lag) continue;
       Pick& pick = picks_[i - lag];
       bool done = look(pick) && pick.is_start;
       rejected += !done;
       if (done) {
-        copy(out, pick);
+        gather(out, pick, heads_[pick.lane] - pick.row, lanes_, fields_, set_);
         // The copies were acquire loads: had one met a newer row, this load would see the head that announced it.
         const u64 oldest = pick.row - std::min(pick.before, set_.stack - 1);
         done = lanes_.intact(oldest, lanes_.head(pick.lane)) || unchecked_;
@@ -259,13 +282,16 @@ class Sampler {
     }
   }
 
-  void draw_prioritized(Pick* picks, std::size_t count, bool stratified) {
+  void draw_prioritized(std::size_t first, std::size_t count, bool stratified) {
+    Pick* picks = &picks_[first];
     double offsets[group];
     u32 leaves[group];
-    const double total = tree_->total();
-    for (std::size_t i = 0; i < count; ++i)
-      offsets[i] = stratified ? (double(picks[i].index) + random_.unit()) * (total / double(set_.batch))
-                              : random_.unit() * total;
+    const double total = tree_->total(), width = total / double(set_.batch);
+    std::size_t stratum = first % set_.batch;
+    for (std::size_t i = 0; i < count; ++i) {
+      offsets[i] = stratified ? (double(stratum) + random_.unit()) * width : random_.unit() * total;
+      if (++stratum == set_.batch) stratum = 0;
+    }
     tree_->draw(offsets, leaves, count);
     const u32 slots = u32(lanes_.shape().slots);
     for (std::size_t i = 0; i < count; ++i) {
@@ -333,49 +359,6 @@ class Sampler {
     return true;
   }
 
-  void copy(BatchOut& out, const Pick& pick) const {
-    const std::size_t i = pick.index;
-    out.reward[i] = float(pick.reward);
-    out.discount[i] = float(pick.discount);
-    out.chance[i] = pick.chance;
-    out.steps[i] = i64(pick.steps);
-    out.lane[i] = i64(pick.lane);
-    out.row[i] = i64(pick.row);
-    out.age[i] = i64(heads_[pick.lane] - pick.row);
-    out.version[i] = i64(lanes_.version(pick.lane, pick.slot));
-    for (std::size_t f = 0; f < fields_.size(); ++f) {
-      const Field& field = fields_[f];
-      if (!field.is_observation) {
-        lanes_.copy_field(out.now[f] + i * field.bytes, pick.lane, pick.slot, field);
-        continue;
-      }
-      if (set_.stack == 1) {
-        lanes_.copy_field(out.now[f] + i * field.bytes, pick.lane, pick.slot, field);
-        lanes_.copy_field(out.next[f] + i * field.bytes, pick.lane, lanes_.slot_shift(pick.slot, i64(pick.steps)), field);
-        continue;
-      }
-      const std::size_t stacked = field.bytes * (set_.stack + out.shares_frames);
-      copy_stack(out.now[f] + i * stacked, pick, 0, field);
-      if (out.shares_frames)
-        lanes_.copy_field(out.now[f] + (i + 1) * stacked - field.bytes, pick.lane, lanes_.slot_shift(pick.slot, 1), field);
-      else
-        copy_stack(out.next[f] + i * stacked, pick, pick.steps, field);
-    }
-  }
-
-  // The stack that ends `ahead` rows after the picked one.
-  void copy_stack(char* to, const Pick& pick, std::size_t ahead, const Field& field) const {
-    const std::size_t begun = pick.before + ahead;  // rows of this episode before the newest frame
-    for (std::size_t back = set_.stack; back-- > 0; to += field.bytes) {
-      if (back > begun && set_.pad_with_zeros) {
-        std::memset(to, 0, field.bytes);
-        continue;
-      }
-      const i64 shift = i64(ahead) - i64(std::min(back, begun));
-      lanes_.copy_field(to, pick.lane, lanes_.slot_shift(pick.slot, shift), field);
-    }
-  }
-
   Lanes<P> lanes_;
   std::vector<Field> fields_;
   SampleSettings set_;
@@ -385,10 +368,10 @@ class Sampler {
   Stats stats_;
   std::vector<u64> heads_, ends_;  // per lane: the head seen last; rows to draw from, summed up to and with this lane
   std::vector<std::size_t> head_slots_;
+  std::vector<std::size_t> places_;  // in an update, of the row of each stratum
   std::vector<Pick> picks_;
   std::unique_ptr<SumTree> tree_;
   std::vector<u64> cleared_, next_;
-  float max_priority_ = 1;
   std::vector<u32> indices_;
   std::vector<float> values_;
 };

@@ -41,7 +41,7 @@ struct World {
   }
 
   void check(const BatchOut& out, const SampleSettings& set, std::vector<char>& scratch) const {
-    for (std::size_t i = 0; i < set.batch; ++i) {
+    for (std::size_t i = 0; i < set.rows(); ++i) {
       const char* wrong = story.wrong_with(out, i, set, scratch);
       CHECK(!wrong, "lane %ld row %lx, n %zu, stack %zu: %s", out.lane[i], u64(out.row[i]), set.n_step, set.stack, wrong);
     }
@@ -247,5 +247,70 @@ TEST(feed_says_why_there_is_no_batch) {
     CHECK(feed.take(soon(), never) == 1, "the other buffer");
     feed.release(0);
     CHECK(feed.take(soon(), never) == 0, "a buffer that was given back is lent again");
+  }
+}
+
+// Four threads with one feed: each has batches of its own, and every sample is right.
+TEST(feed_serves_several_threads) {
+  for (const bool prioritized : {false, true})
+    for (const std::size_t depth : {0, 2}) {
+      constexpr std::size_t num_threads = 4;
+      const std::size_t num_batches = quick_or_full(500, 5'000) / (is_sanitized ? 10 : 1);
+      World<NativePolicy> world(400, 2, 100, 40, 0);
+      for (std::size_t lane = 0; lane < 2; ++lane) world.write(lane, 0, 400);
+      const SampleSettings set{.batch = 10, .n_step = 2, .stack = 2, .updates = 3};
+      Sampler<NativePolicy> sampler(world.lanes, world.story.fields, set, prioritized);
+      std::deque<Room> rooms;
+      std::atomic<std::size_t> taken{0};
+      {
+        Feed<NativePolicy> feed(sampler, depth);
+        for (std::size_t i = 0; i < depth + num_threads; ++i) feed.add_buffer(rooms.emplace_back(world.story.fields, set).out);
+        std::vector<std::thread> threads;
+        for (std::size_t t = 0; t < num_threads; ++t)
+          threads.emplace_back([&] {
+            std::vector<char> scratch;
+            for (std::size_t i = 0; i < num_batches; ++i) {
+              const int index = feed.take(soon(), never);
+              CHECK(index >= 0, "no batch: %d", index);
+              if (index < 0) return;
+              ++taken;
+              world.check(feed.buffer(index), set, scratch);
+              feed.post(index, priorities_of(feed.buffer(index), set.rows()));
+              world.check(feed.buffer(index), set, scratch);
+              feed.release(index);
+            }
+          });
+        for (std::thread& t : threads) t.join();
+      }
+      CHECK(taken == num_threads * num_batches, "%zu batches", taken.load());
+      const u64 made = sampler.stats().batches.load();
+      CHECK(made >= taken && made <= taken + depth, "%lu batches for %zu taken", made, taken.load());
+    }
+}
+
+// The weights of each update of a draw are over its own largest, however few rows it has.
+TEST(sampler_weighs_each_update_by_itself) {
+  World<NativePolicy> world(400, 4, 101, 8, 0);
+  for (std::size_t lane = 0; lane < 4; ++lane) world.write(lane, 0, 400);
+  for (const std::size_t batch : {1, 2, 3, 6, 30}) {
+    const SampleSettings set{.batch = batch, .alpha = 1, .updates = 5};
+    Sampler<NativePolicy> sampler(world.lanes, world.story.fields, set, true);
+    Room room(world.story.fields, set);
+    std::vector<char> scratch;
+    for (int i = 0; i < 200; ++i) {
+      sampler.fill(room.out);
+      world.check(room.out, set, scratch);
+      sampler.weigh(room.out, 1.0);
+      for (std::size_t first = 0; first < set.rows(); first += batch) {
+        const float* chance = room.out.chance + first;
+        const float least = *std::min_element(chance, chance + batch);
+        for (std::size_t k = 0; k < batch; ++k) {
+          const float want = least / chance[k], weight = room.out.weight[first + k];
+          CHECK(std::abs(weight - want) < 1e-5f, "weight %f, not %f", double(weight), double(want));
+        }
+      }
+      const std::vector<float> priorities = priorities_of(room.out, set.rows());
+      sampler.update(room.out.lane, room.out.row, priorities.data(), set.rows());
+    }
   }
 }

@@ -125,14 +125,14 @@ struct Room {
   Room(const Room&) = delete;
   Room(const std::vector<Field>& of, const SampleSettings& set) {
     for (const Field& field : of) {
-      const std::size_t bytes = set.batch * field.bytes * (field.is_observation ? set.stack : 1);
+      const std::size_t bytes = set.rows() * field.bytes * (field.is_observation ? set.stack : 1);
       out.now.push_back(fields.emplace_back(bytes).data());
       out.next.push_back(field.is_observation ? fields.emplace_back(bytes).data() : nullptr);
     }
     for (float** column : {&out.reward, &out.discount, &out.weight, &out.chance})
-      *column = floats.emplace_back(set.batch).data();
+      *column = floats.emplace_back(set.rows()).data();
     for (i64** column : {&out.steps, &out.lane, &out.row, &out.version, &out.age})
-      *column = integers.emplace_back(set.batch).data();
+      *column = integers.emplace_back(set.rows()).data();
   }
 };
 

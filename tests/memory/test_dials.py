@@ -58,6 +58,8 @@ def test_they_are_set_and_given_back() -> None:
         ("lr", [1], r"lr=\[1\] must be a number between"),
         ("lr", True, "lr=True must be a number between"),
         ("ratio", 0.0, "ratio=0.0 must be a number between"),
+        ("prioritized", 0.5, "prioritized=0.5 must be 0 or 1"),
+        ("prioritized", "1", "prioritized='1' must be 0 or 1"),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_changes_nothing(name: str, value: float, message: str) -> None:
@@ -65,6 +67,13 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(name: str, value: fl
     with pytest.raises(ConfigError, match=message):
         dials.set(name, value)
     assert (dials.version, dials.state()) == (0, {})
+
+
+@pytest.mark.parametrize(("value", "kept"), [(True, 1.0), (1, 1.0), (0.0, 0.0), (False, 0.0)])
+def test_a_switch_is_on_or_off(value: float, kept: float) -> None:
+    dials = Dials()
+    dials.set("prioritized", value)
+    assert dials.state() == {"prioritized": kept}
 
 
 def paced(dials: Dials, counts: Counts | None = None) -> RatioPace:

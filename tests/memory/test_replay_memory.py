@@ -86,7 +86,6 @@ def test_a_lesson_of_a_stopped_run_ends_after_its_draw_and_counts_what_it_made(h
     memory = ReplayMemory(
         Replay(filled_lanes(VECTOR), 8),
         lambda rows, generator: {},
-        batch_size=8,
         updates_per_call=3,
         unrolled=1,
         seed=0,

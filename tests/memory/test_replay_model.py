@@ -229,12 +229,14 @@ def test_a_rebuilt_tree_draws_the_same() -> None:
         np.testing.assert_array_equal(one.array("weight"), two.array("weight"))
 
 
-def test_a_prefetching_replay_has_no_state_to_save() -> None:
+def test_a_prefetching_replay_has_no_random_state_to_save() -> None:
     replay = Replay(filled().lanes, 8, prefetch=1)
-    with pytest.raises(ReplayError, match="prefetch=0"):
-        replay.state()
+    assert replay.state() == {"max_priority": 1.0}
+    replay.set_state({"max_priority": 7.5})
+    assert replay.state() == {"max_priority": 7.5}
     with pytest.raises(ReplayError, match="prefetch=0"):
         replay.set_state({"random": [1, 2, 3, 4], "max_priority": 1.0})
+    replay.close()
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
@@ -256,6 +258,53 @@ def test_the_draw_can_be_switched_at_run_time() -> None:
     assert len(replay.sample().weight.unique()) > 1
     replay.prioritized = False
     assert replay.sample().weight.unique().tolist() == [1.0]
+
+
+def keys_of(batch: ReplayBatch) -> list[tuple[int, int]]:
+    return list(zip(batch.array("lane").tolist(), batch.array("row").tolist(), strict=True))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("begins_prioritized", [True, False])
+def test_rows_and_priorities_are_right_after_draws_were_uniform_for_a_while(
+    begins_prioritized: bool, prefetch: int
+) -> None:
+    """Meanwhile no row enters the tree: lanes stand still, move on, or go round, one of them many times."""
+    pair, alpha, rng = filled(num_lanes=4), 0.6, np.random.default_rng(3)
+    replay = Replay(pair.lanes, 64, prioritized=begins_prioritized, alpha=alpha, seed=5, prefetch=prefetch)
+    priority: dict[tuple[int, int], float] = {}
+    largest = 1.0
+    for _ in range(3):
+        replay.prioritized = True
+        for _ in range(2 * (prefetch + 1)):
+            replay.sample()
+        for key in pair.samples(1, 0.99, 1, "first"):
+            priority.setdefault(key, largest)  # a row that was given none takes the largest so far
+        for _ in range(40):
+            batch, errors = replay.sample(), rng.exponential(3, 64).astype(np.float32)
+            want = [priority[key] ** alpha for key in keys_of(batch)]
+            if prefetch == 0:
+                np.testing.assert_allclose(batch.array("chance"), want, rtol=1e-5)
+            replay.update_priorities(batch, errors)
+            priority |= zip(keys_of(batch), errors.tolist(), strict=True)
+            largest = max(largest, float(errors.max()))
+        for _ in range(prefetch + 1):
+            batch = replay.sample()
+        np.testing.assert_allclose(batch.array("chance"), [priority[key] ** alpha for key in keys_of(batch)], rtol=1e-5)
+        replay.prioritized = False
+        for lane, count in enumerate((0, 25, 89, 400)):
+            for _ in range(count):
+                pair.append(lane, truncated=rng.random() < 0.1)
+        for _ in range(2 * (prefetch + 1)):
+            uniform = replay.sample()
+        assert uniform.weight.unique().tolist() == [1.0]
+        # What comes late for rows that are gone marks nothing, though the tree has not heard that they are.
+        before, gone = replay.stats()["stale_priorities"], sum(lane == 3 for lane, _ in keys_of(batch))
+        replay.update_priorities(batch, batch.array("chance") ** np.float32(1 / alpha))
+        for _ in range(prefetch + 1):
+            replay.sample()
+        assert replay.stats()["stale_priorities"] - before >= gone > 0
+    replay.close()
 
 
 def test_a_row_can_come_with_its_priority() -> None:

@@ -13,6 +13,8 @@ from freewheel.machine.trial import Choice
 from freewheel.memory.counts import Counts
 from freewheel.run.channel import Channel, pair
 from freewheel.run.learner_process import LearnerProcess
+from freewheel.run.state import restore_rows
+from freewheel.store.checkpoint import load_newest
 
 
 class Update:
@@ -85,6 +87,23 @@ def test_a_hurried_end_saves_the_weights_before_the_replay(monkeypatch: pytest.M
         monkeypatch.setattr(process, "_save_now", lambda files=None: saved.append(list(files or {})))
         process.run()
     assert saved == [[], ["replay.bin"]]
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_a_resumed_run_keeps_the_largest_priority(has_rows: bool, tmp_path: Path) -> None:
+    """Rows that came after a resume took the priority 1, however large the others were."""
+    plan = planned(**{"replay.prioritized": True, "checkpoint.replay": has_rows})
+    plan.checkpoints = tmp_path
+    plan.policies[0].lanes.core.raise_max_priority(7.5)
+    ours, theirs = pair()
+    with ours, theirs:
+        process = LearnerProcess(plan, plan.policies[0], 0, Channel(theirs))
+        process._save_now(process._last_files())
+        process.learner.close()
+        process.saver.close()
+    again = planned(**{"replay.prioritized": True})
+    assert restore_rows(again.policies[0], load_newest(tmp_path), "replay.bin") is has_rows
+    assert again.policies[0].lanes.core.max_priority == 7.5
 
 
 @pytest.mark.parametrize(("collect", "decides"), [("rows", True), ("episodes", False)])

@@ -15,7 +15,8 @@ from freewheel.errors import ConfigError
 every_run = pytest.mark.parametrize("runtime", RUNTIMES)
 # What the settings say: far from what the dials are turned to.
 SETTINGS = {"explore.schedule": "constant", "explore.end": 0.05, "learner.lr": 1e-3, "log.every_s": 0.0}
-TURNED = {"epsilon": 0.75, "lr": 0.0625, "ratio": 2.0}
+SETTINGS |= {"replay.prioritized": True}
+TURNED = {"epsilon": 0.75, "lr": 0.0625, "ratio": 2.0, "prioritized": 0.0}
 # A busy machine may hold a process up for longer than the dial takes.
 PATIENCE_S = 20.0
 
@@ -59,7 +60,8 @@ class Turn(Callback):
         if self.took_s and self._starts(moment) == self.starts:
             return False  # the one that was killed has not come back
         metrics = moment.metrics()
-        return all(abs(each - 0.75) < 1e-9 for each in epsilons(moment)) and metrics.get("lr") == TURNED["lr"]
+        acts = all(abs(each - 0.75) < 1e-9 for each in epsilons(moment))
+        return acts and metrics.get("lr") == TURNED["lr"] and "priority_lag" not in metrics
 
     def _starts(self, moment: Moment) -> int:
         members = moment._runtime._supervisor.roles  # type: ignore[union-attr]
@@ -139,23 +141,28 @@ def test_they_are_restored_on_resume(runtime: str, tmp_path: Path) -> None:
             if moment.step >= 300:
                 moment.set("epsilon", 0.625)
                 moment.set("lr", 0.03125)
+                moment.set("prioritized", False)
                 moment.stop()
 
     part = train(tmp_path, "dqn", runtime, steps=1200, callbacks=[Once()], settings=SETTINGS)
-    assert saved(part)["dials"] == {"epsilon": 0.625, "lr": 0.03125}
+    assert saved(part)["dials"] == {"epsilon": 0.625, "lr": 0.03125, "prioritized": 0.0}
+    told = len(logged(part, "learner/priority_lag"))
     run = resume(part, steps=part.result["steps"] + 1500)
-    assert saved(run)["dials"] == {"epsilon": 0.625, "lr": 0.03125}
+    assert saved(run)["dials"] == saved(part)["dials"]
     assert logged(run, "learner/lr")[-1] == 0.03125
+    assert len(logged(run, "learner/priority_lag")) == told  # draws were uniform from the first one on
     assert logged(run, "train/epsilon")[-1] == pytest.approx(0.625)
     given_back = resume(run, steps=run.result["steps"] + 600, callbacks=[GiveBack()])
     assert saved(given_back)["dials"] == {}
     assert logged(given_back, "train/epsilon")[-1] == pytest.approx(0.05)
+    assert len(logged(given_back, "learner/priority_lag")) > told
 
 
 class GiveBack(Callback):
     def on_step(self, moment: Moment) -> None:
         moment.set("epsilon", None)
         moment.set("lr", None)
+        moment.set("prioritized", None)
 
 
 class TurnAt(Callback):
@@ -166,15 +173,17 @@ class TurnAt(Callback):
 
     def on_step(self, moment: Moment) -> None:
         if self.step <= moment.step < self.step + 8:
-            for name, value in {"epsilon": 0.5, "lr": 0.003, "ratio": 5.0}.items():
+            for name, value in {"epsilon": 0.5, "lr": 0.003, "ratio": 5.0, "prioritized": 0}.items():
                 moment.set(name, value)
+        if moment.step >= self.step + 300:
+            moment.set("prioritized", 1)
 
 
 def test_r93_a_run_with_dials_that_was_stopped_equals_one_that_was_not(tmp_path: Path) -> None:
-    settings = {"checkpoint.replay": True}
+    settings = {"checkpoint.replay": True, "replay.prioritized": True}
     whole = train(tmp_path / "whole", "dqn", steps=700, settings=settings, callbacks=[TurnAt(200)])
     part = train(tmp_path / "part", "dqn", steps=700, settings=settings, callbacks=[TurnAt(200), StopAt(433)])
-    assert_same(whole, resume(part))
+    assert_same(whole, resume(part, callbacks=[TurnAt(200)]))
 
 
 @every_run
@@ -184,9 +193,18 @@ def test_a_dial_that_an_algorithm_lacks_is_refused(algo: str, dial: str, runtime
         def on_step(self, moment: Moment) -> None:
             moment.set(dial, 0.1)
 
-    has = "epsilon, lr, ratio" if algo == "dqn" else "lr"
+    has = "epsilon, lr, ratio, prioritized" if algo == "dqn" else "lr"
     with pytest.raises(ConfigError, match=f"algo={algo} has no dial '{dial}'; it has {has}"):
         train(tmp_path, algo, runtime, callbacks=[Steer()])
+
+
+def test_a_run_that_began_without_priorities_has_no_dial_for_them(tmp_path: Path) -> None:
+    class Steer(Callback):
+        def on_step(self, moment: Moment) -> None:
+            moment.set("prioritized", 1)
+
+    with pytest.raises(ConfigError, match=r"replay.prioritized is off. Start with --replay.prioritized"):
+        train(tmp_path, "dqn", callbacks=[Steer()])
 
 
 def test_a_policy_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from freewheel.config import Config
 from freewheel.contracts import ColumnSpec, Lookahead, Loss, ParamGroup, Seed, Spaces
+from freewheel.errors import ConfigError
 
 Given = ParamSpec("Given")
 Net = TypeVar("Net", bound=nn.Module)
@@ -82,6 +83,12 @@ class Defaults:
     def unused(cls, config: Any) -> dict[str, str]:
         """Settings without effect, each with the reason."""
         return {}
+
+    @classmethod
+    def refuse_dial(cls, config: Any, name: str) -> None:
+        """Refuses a dial that this algorithm does not have with these settings."""
+        if name not in cls.dials:
+            raise ConfigError(f"algo={config.algo} has no dial {name!r}; it has {', '.join(cls.dials)}.")
 
     @classmethod
     def unused_here(cls, spaces: Spaces, has_loss: bool) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from freewheel.algos.algo import Defaults
 from freewheel.config import Config, ReplayConfig
 from freewheel.contracts import TargetRule
 from freewheel.errors import ConfigError
+from freewheel.learners.target_process import DEPTH
 from freewheel.learners.update import unrolled
 from freewheel.memory.counts import Counts
 from freewheel.memory.dials import Dials
@@ -66,8 +68,8 @@ class FromReplay(Defaults):
         if not self.may_compile():
             return 1
         if learner.compile == "auto":
-            return unrolled(learner.updates_per_call, warmup // learner.batch_size)
-        most = unrolled(learner.updates_per_call)
+            return unrolled(learner.updates_per_call, min(warmup // learner.batch_size, self._most_late))
+        most = unrolled(learner.updates_per_call, self._most_late)
         if most * learner.batch_size > warmup:
             raise ConfigError(
                 f"learner.compile=on draws {most * learner.batch_size} rows at once (learner.batch_size={learner.batch_size}, "
@@ -79,35 +81,44 @@ class FromReplay(Defaults):
     def memory(self, lanes: Lanes, seed: Callable[[str], int], prefetch: int = 0) -> ReplayMemory:
         """Draws for all updates of a call at once if the warm-up has that many rows, else for those of one graph.
 
-        Each draw may wake a thread and a process, which costs as much as a few small updates.
+        Each draw may wake a thread and a process, which costs as much as a few small updates. With priorities a draw leaves room for
+        those that are ready behind it: one of the thread's, and those that the target process is shown.
         """
         config, learner, together = self.config, self.config.learner, self.updates_together()
-        own = getattr(config, self.section)
-        most = config.replay.warmup_rows // learner.batch_size
+        own, late = getattr(config, self.section), self._most_late
+        most = min(config.replay.warmup_rows // learner.batch_size, late // (2 + DEPTH) if prefetch else late)
         counts = range(together, learner.updates_per_call + 1, together)
-        fitting = [n for n in counts if learner.updates_per_call % n == 0 and n <= most]
+        updates = max((n for n in counts if learner.updates_per_call % n == 0 and n <= most), default=together)
+        most_ahead = late // updates - 1
         replay = Replay(
             lanes,
-            learner.batch_size * max(fitting, default=together),
+            learner.batch_size,
+            updates=updates,
             n_step=own.n_step,
             gamma=own.gamma,
             stack=config.world.stack,
             prioritized=config.replay.prioritized,
             alpha=config.replay.alpha,
             seed=seed("replay"),
-            prefetch=prefetch,
+            prefetch=min(prefetch, most_ahead),
         )
         return ReplayMemory(
             replay,
             self.draws,
-            batch_size=learner.batch_size,
             updates_per_call=learner.updates_per_call,
             unrolled=together,
             seed=seed("learner"),
             beta=(config.replay.beta, config.replay.beta_end),
             first_action=self.first_action,
             columns=tuple(self.extra),
+            most_ahead=most_ahead,
         )
+
+    @property
+    def _most_late(self) -> int:
+        """With the update after a draw as the first, the last one that may train on its rows."""
+        replay = self.config.replay
+        return replay.priority_lag_updates + 1 if replay.prioritized else sys.maxsize
 
     def pace(self, counts: Counts, num_lanes: int, is_local: bool, dials: Dials | None = None) -> RatioPace:
         learner, local = self.config.learner, self.config.local
@@ -149,8 +160,18 @@ class FromReplay(Defaults):
             )
 
     @classmethod
+    def refuse_dial(cls, config: Any, name: str) -> None:
+        super().refuse_dial(config, name)
+        if name == "prioritized" and not config.replay.prioritized:
+            raise ConfigError(
+                f"the dial {name!r} needs a run that began with priorities, and replay.prioritized is off. Start with "
+                "--replay.prioritized, and set the dial to 0 for uniform draws."
+            )
+
+    @classmethod
     def unused(cls, config: Any) -> dict[str, str]:
         found = {"net.shared": f"it belongs to ppo and appo, and algo={config.algo}"}
         if not config.replay.prioritized:
-            found |= dict.fromkeys(("replay.alpha", "replay.beta", "replay.beta_end"), "replay.prioritized is off")
+            names = ("alpha", "beta", "beta_end", "priority_lag_updates")
+            found |= {f"replay.{name}": "replay.prioritized is off" for name in names}
         return found

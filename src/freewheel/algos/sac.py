@@ -70,7 +70,7 @@ class Algorithm(FromReplay):
     }
     section = "sac"
     can_sample = True
-    dials = ("lr", "ratio")
+    dials = ("lr", "ratio", "prioritized")
 
     def __init__(self, config: Any, spaces: Spaces, seed: Seed, body: Any = None, loss: Any = None) -> None:
         super().__init__(config, spaces, seed)

@@ -35,7 +35,7 @@ class ValueBased(FromReplay):
 
     Settings = ValueSettings
     takes_loss = takes_complete = True
-    dials = ("epsilon", "lr", "ratio")
+    dials = ("epsilon", "lr", "ratio", "prioritized")
     num_values: str | None = None  # name of the setting of `q`: how many values an action has
     has_fractions = False
     num_act_taus = 0

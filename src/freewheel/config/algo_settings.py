@@ -124,6 +124,9 @@ class ReplayConfig:
     beta_end: Share = 1.0
     """PER: beta at the end of the run."""
 
+    priority_lag_updates: Natural = 32
+    """PER: draw each batch at most this many updates before it is trained on. Limits local.prefetch and the updates that are sampled at once."""
+
 
 @dataclass(frozen=True)
 class RolloutConfig:

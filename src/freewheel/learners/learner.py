@@ -55,6 +55,8 @@ class Learner:
         self._versions = 0
         self.version = 0
         self._dials, self._dial_version = dials, -1
+        if hasattr(memory, "dials"):
+            memory.dials = dials
         self._dial_lr: float | None = None
         self._enter: Callable[[int], None] = page.enter if page else _nothing
         self._count: Callable[[int, int], None] = page.count if page else _nothing

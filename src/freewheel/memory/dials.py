@@ -19,7 +19,9 @@ DIALS: dict[str, tuple[float, float]] = {
     "epsilon": (0.0, 1.0),
     "lr": (0.0, 1e3),
     "ratio": (1e-6, 1e6),
+    "prioritized": (0.0, 1.0),
 }
+SWITCHES = ("prioritized",)  # either their least or their most
 # Words of a dial: its value, and the steps and updates of its policy when it was set.
 WORDS = 3
 
@@ -69,6 +71,10 @@ class Dials(Shared):
         if name not in DIALS:
             raise ConfigError(f"there is no dial {name!r}; there are {', '.join(DIALS)}.")
         least, most = DIALS[name]
+        if name in SWITCHES:
+            if value is not None and value not in (least, most):
+                raise ConfigError(f"the dial {name}={value!r} must be {least:.0f} or {most:.0f}.")
+            return
         is_number = isinstance(value, Real) and not isinstance(value, bool)
         if value is not None and not (is_number and least <= value <= most):
             raise ConfigError(f"the dial {name}={value!r} must be a number between {least} and {most}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from torch import Tensor
 from freewheel import _core
 from freewheel.contracts import Batch, Draws
 from freewheel.errors import ConfigError
+from freewheel.memory.dials import Dials
 from freewheel.memory.lanes import Lanes
 from freewheel.memory.nested import Drawn, mapped, nth, rows_at
 from freewheel.memory.replay_batch import BatchLayout, ReplayBatch
@@ -24,10 +26,11 @@ USED = ("obs", "action", "next_obs", "reward", "discount", "weight")
 class Replay:
     """Draws batches from lanes, uniformly or by priority, with n-step returns and frame stacks put together on the way.
 
-    One learner's view: any number of them may read the same lanes, while any process writes them. Batches lie in
-    buffers that are filled again only when a batch and every tensor made from it are gone.
+    One learner's view: any number of them may read the same lanes, while any process writes them. Several threads may use one
+    view: they take turns. Batches lie in buffers that are filled again only when a batch and every tensor made from it are gone.
 
-    `prefetch` batches are made ready by a thread of their own; 0 makes each when it is asked for, which is what a
+    A batch serves `updates` updates with `batch_size` rows each, one after the other: each is a sample of its own with weights of its
+    own. `prefetch` batches are made ready by a thread of their own; 0 makes each when it is asked for, which is what a
     repeatable run wants. On a CUDA device the buffers are pinned and `batch.to(device)` copies without waiting.
     """
 
@@ -36,6 +39,7 @@ class Replay:
         lanes: Lanes,
         batch_size: int,
         *,
+        updates: int = 1,
         n_step: int = 1,
         gamma: float = 0.99,
         stack: int = 1,
@@ -46,11 +50,11 @@ class Replay:
         prefetch: int = 0,
         timeout_s: float = 60.0,
     ) -> None:
-        _check(batch_size, n_step, gamma, stack, pad, alpha, prefetch)
+        _check(batch_size, updates, n_step, gamma, stack, pad, alpha, prefetch)
         self.lanes = lanes
-        self.batch_size = batch_size
+        self.batch_size, self.updates, self.prefetch = batch_size, updates, prefetch
         self.timeout_s = timeout_s
-        self._layout = BatchLayout(lanes.spec.fields, batch_size, stack, n_step)
+        self._layout = BatchLayout(lanes.spec.fields, self.num_rows, stack, n_step)
         self._core = _core.Sampler.make(
             lanes.core,
             batch_size,
@@ -62,11 +66,17 @@ class Replay:
             prioritized,
             seed % 2**64,
             prefetch,
+            updates,
         )
         self._core.describe(self._layout.described())
         self._views: dict[int, dict[str, Any]] = {}
         for _ in range(prefetch + 1):
             self._add_buffer()
+
+    @property
+    def num_rows(self) -> int:
+        """Of a whole batch."""
+        return self.batch_size * self.updates
 
     def sample(self, beta: float = 0.4) -> ReplayBatch:
         """The next batch. `beta` is the exponent of the importance weights; uniform batches have weight 1."""
@@ -99,8 +109,8 @@ class Replay:
         The same as joining and cleaning them first, which costs more than all the rest.
         """
         held = [piece if _is_plain(piece) else piece.detach().float().cpu().contiguous() for piece in pieces]
-        if any(len(piece) * len(held) != self.batch_size for piece in held):
-            raise ConfigError(f"errors of {[len(piece) for piece in held]} rows are not a batch of {self.batch_size}.")
+        if any(len(piece) * len(held) != self.num_rows for piece in held):
+            raise ConfigError(f"errors of {[len(piece) for piece in held]} rows are not a batch of {self.num_rows}.")
         self._core.update_pieces(batch._lease, [piece.data_ptr() for piece in held], LEAST_PRIORITY)
 
     @property
@@ -112,17 +122,23 @@ class Replay:
     def prioritized(self, on: bool) -> None:
         self._core.prioritized = on
 
+    def keep_ready(self, count: int) -> None:
+        """Of the `prefetch` batches keeps so many ready from now on, at least one."""
+        self._core.keep_ready(count)
+
     def stats(self) -> dict[str, int]:
         """Batches made; rows drawn again because a writer overtook the copy; draws that were no start; late priorities."""
         return dict(zip(("batches", "redraws", "rejected", "stale_priorities"), self._core.stats(), strict=True))
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside the rows, JSON-able; refused with prefetch, whose thread has drawn ahead."""
-        return {"random": self._core.random_state(), "max_priority": self._core.max_priority}
+        """What a checkpoint keeps beside the rows, JSON-able. With prefetch without the random state: its thread has drawn ahead."""
+        found = {"max_priority": self.lanes.core.max_priority}
+        return found if self.prefetch else {"random": self._core.random_state(), **found}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        self._core.set_random_state(state["random"])
-        self._core.max_priority = state["max_priority"]
+        if "random" in state:
+            self._core.set_random_state(state["random"])
+        self.lanes.core.raise_max_priority(state["max_priority"])
 
     def close(self) -> None:
         """Stops the prefetching. Batches already handed out stay good."""
@@ -139,28 +155,30 @@ class Replay:
 class ReplayMemory:
     """A lesson is `updates_per_call` updates; each draw serves `num_groups` calls of an update that makes `unrolled` of them.
 
-    `draws(rows, generator)` makes the random inputs of one update.
+    `draws(rows, generator)` makes the random inputs of one update. At most `most_ahead` draws are made before their turn: with priorities,
+    each is that much older when it is trained on.
     """
 
     file, is_always_saved = "replay.bin", False
     has_fixed_size = True  # all batches have the same number of rows
+    dials: Dials | None = None  # the dial `prioritized` takes the place of the replay's own choice
 
     def __init__(
         self,
         replay: Replay,
         draws: Callable[[int, torch.Generator], dict[str, Tensor]],
         *,
-        batch_size: int,
         updates_per_call: int,
         unrolled: int,
         seed: int,
         beta: tuple[float, float],
         first_action: int = 0,
         columns: Sequence[str] = (),
+        most_ahead: int = sys.maxsize,
     ) -> None:
-        self.replay, self.batch_size, self.unrolled = replay, batch_size, unrolled
+        self.replay, self.batch_size, self.unrolled = replay, replay.batch_size, unrolled
         self.generator = torch.Generator().manual_seed(seed)
-        self.num_groups = replay.batch_size // (batch_size * unrolled)
+        self.num_groups = replay.updates // unrolled
         self.num_samples = 0  # of the newest lesson
         self.updates_per_call = updates_per_call
         # Of a draw now and then: rows of its lane since it was written, and the oldest policy that acted in it.
@@ -171,11 +189,13 @@ class ReplayMemory:
         self._beta, self._first_action = beta, first_action
         self._used = (*USED, *columns)
         self.is_hurried: Callable[[], bool] = lambda: False  # a lesson then ends after its next draw
-        self._depth = 0
+        self._prioritized, self._dial_version = replay.prioritized, -1
+        self._depth, self._most_ahead = 0, most_ahead
         self._begin_ahead: Callable[[Drawn], None] | None = None
         self._waiting: deque[Drawn] = deque()
         self._given: dict[int, list[Batch]] = {}  # of each of the replay's buffers
         self._looks = True
+        self._posts_late = 0
 
     @property
     def has_priorities(self) -> bool:
@@ -183,9 +203,13 @@ class ReplayMemory:
 
     def draw_ahead(self, depth: int, begin: Callable[[Drawn], None]) -> None:
         """From now on so many draws are made before their turn, and something is begun with each."""
-        self._depth, self._begin_ahead = depth, begin
+        self._depth, self._begin_ahead = min(depth, self._most_ahead - min(self.replay.prefetch, 1)), begin
+        self.replay.keep_ready(self._most_ahead - self._depth)
 
     def lesson(self, share_done: float, version: int, bootstraps: Any = None) -> ReplayLesson:
+        if self.dials is not None and self.dials.version != self._dial_version:
+            self._dial_version, asked = self.dials.version, self.dials.value("prioritized")
+            self.replay.prioritized = self._prioritized if asked is None else asked == 1
         first, last = self._beta
         return ReplayLesson(self, first + share_done * (last - first))
 
@@ -203,7 +227,9 @@ class ReplayMemory:
             if self._begin_ahead is not None:
                 self._begin_ahead(drawn)
             self._waiting.append(drawn)
-        return self._waiting.popleft()
+        drawn = self._waiting.popleft()
+        self._posts_late = drawn.source.posts_since
+        return drawn
 
     def example(self) -> tuple[Batch, Draws]:
         batch = self._given_of(self.replay.example())[0]
@@ -213,7 +239,11 @@ class ReplayMemory:
 
     def metrics(self) -> dict[str, float]:
         self._looks = True
-        return {}
+        if not self.has_priorities:
+            return {}
+        # Of the last update of the newest draw: the updates before it whose errors the draw could not know of.
+        updates = self.replay.updates
+        return {"priority_lag": float(self._posts_late * updates + updates - 1)}
 
     def totals(self) -> dict[str, int]:
         """Counted by the replay since the process began."""
@@ -244,7 +274,7 @@ class ReplayMemory:
 
     def _given_of(self, views: dict[str, Any]) -> list[Batch]:
         """What each call of the update takes of a draw, stacked if it makes several."""
-        updates, unrolled = self.num_groups * self.unrolled, self.unrolled
+        updates, unrolled = self.replay.updates, self.unrolled
         used = {name: views[name] for name in self._used}
         each = mapped(used, lambda tensor: tensor.view(updates, -1, *tensor.shape[1:]))
         if unrolled == 1:
@@ -275,7 +305,7 @@ class ReplayLesson:
         memory = self._memory
         while self.num_versions < memory.updates_per_call and not (self.num_versions and memory.is_hurried()):
             yield memory.next(self._beta)
-            self.num_versions += memory.num_groups * memory.unrolled
+            self.num_versions += memory.replay.updates
             memory.num_samples = self.num_versions * memory.batch_size
 
     def learned(self, drawn: Drawn, outcomes: Sequence[Any]) -> None:
@@ -299,9 +329,12 @@ def _is_plain(piece: torch.Tensor) -> bool:
     return piece.is_cpu and piece.dtype is torch.float32 and piece.is_contiguous()
 
 
-def _check(batch_size: int, n_step: int, gamma: float, stack: int, pad: str, alpha: float, prefetch: int) -> None:
+def _check(
+    batch_size: int, updates: int, n_step: int, gamma: float, stack: int, pad: str, alpha: float, prefetch: int
+) -> None:
     for name, value, least in (
         ("batch_size", batch_size, 1),
+        ("updates", updates, 1),
         ("n_step", n_step, 1),
         ("stack", stack, 1),
         ("prefetch", prefetch, 0),

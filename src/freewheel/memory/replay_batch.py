@@ -133,6 +133,11 @@ class ReplayBatch:
     obs, action, next_obs = _Made("obs"), _Made("action"), _Made("next_obs")
     reward, discount, weight = _Made("reward"), _Made("discount"), _Made("weight")
 
+    @property
+    def posts_since(self) -> int:
+        """New priorities, counted by calls, that came too late for the draw of this batch."""
+        return self._lease.posts_since()
+
     def array(self, name: str) -> np.ndarray[Any, Any]:
         """The array of one field or column, over the buffer's memory."""
         a = self._layout.arrays[name]

@@ -29,7 +29,7 @@ class Moment:
         self.is_stopping = True
 
     def set(self, dial: str, value: float | None, policy: str = "") -> None:
-        """Sets a dial (epsilon, lr, ratio) during the run. It takes effect within a second, survives restarts, and is saved in
+        """Sets a dial (epsilon, lr, ratio, prioritized) during the run. It takes effect within a second, survives restarts, and is saved in
         checkpoints. None returns to the settings.
         """
         plan = self._runtime.plan

@@ -159,9 +159,8 @@ class LearnerProcess:
             "seconds": time.monotonic() - self.plan.began_s,
             "all_updates": self.counts.updates,
             "episodes": self.episodes,
+            **self.learner.memory.state(),
         }
-        if self.learner.memory.is_always_saved:
-            found |= self.learner.memory.state()  # counts rows that were lost to training
         return steps, tensors, found
 
     def _last_files(self) -> dict[str, WriteFile]:

@@ -99,9 +99,7 @@ class PolicyPlan:
         return steps * self.updates_per_step
 
     def set_dial(self, name: str, value: float | None, pace: Any) -> None:
-        has = self.algo_class().dials
-        if name not in has:
-            raise ConfigError(f"algo={self.config.algo} has no dial {name!r}; it has {', '.join(has)}.")
+        self.algo_class().refuse_dial(self.config, name)
         self.dials.check(name, value)
         if value != self.dials.value(name):  # a callback may set the same value at every step
             counts = pace.counts

@@ -96,10 +96,13 @@ def restore_counts(plan: Plan, checkpoint: Checkpoint) -> None:
 
 
 def restore_rows(policy: PolicyPlan, checkpoint: Checkpoint, name: str) -> bool:
-    """Whether the checkpoint has the policy's rows."""
+    """Whether the checkpoint has the policy's rows. New rows take the largest priority in any case."""
     path = checkpoint.files.get(file_of(policy, name))
     if path is not None:
         policy.lanes.restore(path)
+    _, state = part_of(checkpoint, policy.name)
+    if "replay" in state:
+        policy.lanes.core.raise_max_priority(state["replay"]["max_priority"])
     return path is not None
 
 
