@@ -26,6 +26,7 @@ from freewheel.run.prepare import refuse_pool, refuse_without_effect
 from freewheel.run.sequential import Sequential
 from freewheel.run.worker_control import make_workers
 from freewheel.worlds.choose import choose_apart
+from freewheel.worlds.envpool_async import note_own_seed
 from freewheel.worlds.make import make_world
 from freewheel.worlds.world import Group, World
 
@@ -41,6 +42,7 @@ def make_sequential(setup: Setup) -> Sequential:
     try:
         plan = make_plan(setup, world.groups)
         refuse_without_effect(plan, setup)
+        plan.notes += note_own_seed(world.name, setup.env)
         for policy in plan.policies:
             device = pick_device(policy.config.learner.device)
             prepare(device)
