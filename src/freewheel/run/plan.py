@@ -157,6 +157,10 @@ class Plan:
         parts = [kind, own, str(index) if kind in ("actor", "worker") else ""]
         return "-".join(part for part in parts if part)
 
+    def process_seed(self, name: str, life: int = 0) -> int:
+        """Of the generators that a process shares with the libraries in it. One that is started again draws other numbers."""
+        return stream_seed(self.config, "", f"process.{name}.{life}.{self.resumed_at}")
+
     def given(self) -> list[Any]:
         """The objects that the user passed."""
         return [self.env, *(thing for policy in self.policies for thing in (policy.body, policy.loss))]
