@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from freewheel.algos.make import make_algo, stream_seed
+from freewheel.algos.make import make_algo, seed_of, stream_seed
 from freewheel.config import Config, find_algo
 from freewheel.contracts import Spaces
 from freewheel.errors import ConfigError, about
@@ -159,7 +159,7 @@ class Plan:
 
     def process_seed(self, name: str, life: int = 0) -> int:
         """Of the generators that a process shares with the libraries in it. One that is started again draws other numbers."""
-        return stream_seed(self.config, "", f"process.{name}.{life}.{self.resumed_at}")
+        return seed_of(self.config, f"process.{name}.{life}.{self.resumed_at}")
 
     def given(self) -> list[Any]:
         """The objects that the user passed."""
