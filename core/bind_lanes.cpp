@@ -6,8 +6,8 @@ static constexpr u64 kReleaseBytes = 1 << 15;
 
 // One actor's right to write some lanes.
 //
-// Contract: append() checks everything before it writes anything; it knows where episodes begin (after a last row, and
-// where the writer was opened, unless it was told that the lane's episode goes on), so the caller cannot get the steps wrong.
+// Contract: append() checks everything before it writes anything; it knows where episodes begin (after a last row, where begin()
+// says so, and where the writer was opened, unless it was told that the lane's episode goes on).
 class Writer : Home {
  public:
   Writer(std::shared_ptr<BoundLanes> bound, const std::vector<i64>& lanes, const std::vector<i64>& go_on)
@@ -44,6 +44,15 @@ class Writer : Home {
     if (u64(n) * bound_->lanes.shape().payload_words * 8 >= kReleaseBytes) free.emplace();
     return write(lane.data<i64>(), n, fields, rewards.data<float>(), ended.data<char>(), cut.data<char>(), version,
                  priorities ? priorities->data<float>() : nullptr);
+  }
+
+  // The next row of each of these lanes is the first of an episode. If the one before it did not end, it is cut there: the row before
+  // has no outcome, and is no start of a sample.
+  void begin(nb::handle lanes) {
+    const i64 n = Array::length(lanes, "lanes");
+    const Array lane(lanes, "lanes", {'i', 8}, n);
+    for (i64 i = 0; i < n; ++i) check_owned(lane.data<i64>()[i]);
+    for (i64 i = 0; i < n; ++i) own_[std::size_t(lane.data<i64>()[i])].step = 0;
   }
 
   u64 epoch(i64 lane) const { return own_[bound_->checked(lane)].epoch; }
@@ -156,6 +165,7 @@ void bind_lanes(nb::module_& m) {
   nb::class_<Writer>(m, "Writer")
       .def("append", &Writer::append, nb::arg("lanes"), nb::arg("fields"), nb::arg("reward"), nb::arg("terminated"),
            nb::arg("truncated"), nb::arg("version"), nb::arg("priority").none())
+      .def("begin", &Writer::begin, nb::arg("lanes"))
       .def("epoch", &Writer::epoch);
 }
 

@@ -8,8 +8,8 @@
 //     order in which neighbours come from far apart, so that any run of rows within an update is a sample of the whole mass too.
 //     Importance weights are over the largest of the update.
 //   * reward = sum of gamma^i r over the m <= n steps there are; discount = gamma^m, or 0 where the episode terminated.
-//     Truncation bootstraps from the true final observation. So does an episode cut because its writer was replaced, from
-//     the last observation that was written.
+//     Truncation bootstraps from the true final observation. So does an episode that was cut, because its writer or its env
+//     was replaced, from the last observation that was written.
 //   * Stacks are put together from single frames, oldest first, never across an episode's start: there the first frame is
 //     repeated, or zeros stand in.
 //   * Every row is checked after the copy: one that may have been overwritten meanwhile is drawn again, and counted.
@@ -343,7 +343,7 @@ class Sampler {
       if (pick.row + steps + 1 == heads_[pick.lane]) return false;
       slot = lanes_.slot_shift(slot, 1);
       const RowHead next = lanes_.row_head(pick.lane, slot);
-      if (next.step == 0) break;  // the writer was replaced: the episode was cut at the row before
+      if (next.step == 0) break;  // the writer or the env was replaced: the episode was cut at the row before
       reward += discount * double(next.reward);
       discount *= set_.gamma;
       ++steps;

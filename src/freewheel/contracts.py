@@ -76,7 +76,7 @@ class Memory(Protocol):
     num_samples: int  # rows in all batches of the newest lesson
     sample_age: float  # mean age of a recent batch, in rows
     oldest_version: int  # of the weights that acted in it
-    warning: str | None  # what looks wrong in the first batch; None before it
+    warning: str | None  # what looks wrong in the first rows; None before them
 
     def lesson(self, share_done: float, version: int, bootstraps: Any) -> Lesson | None: ...
     def example(self) -> tuple[Batch, Draws]: ...  # laid out as every update's inputs: to compile before any row exists

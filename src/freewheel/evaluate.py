@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from freewheel.algos.make import seed_of
 from freewheel.config import Config
 from freewheel.contracts import Columns
 from freewheel.errors import ConfigError, EnvError
+from freewheel.machine.global_seeds import globals_seeded
 from freewheel.report.episodes import Episode, Episodes
 from freewheel.report.progress import Progress
 from freewheel.spec import RowSpec, Space, choices, leaves
@@ -42,8 +44,7 @@ def evaluate(
     is_one_env = hasattr(env, "step") and not isinstance(env, type)  # an object cannot be copied
     lanes = 1 if is_one_env else min(episodes, MOST_LANES)
     seed = seed_of(config, "eval") if seed is None else seed
-    world = make_world(env, dataclasses.replace(config.world, lanes=lanes), seed)
-    try:
+    with globals_seeded(seed), closing(make_world(env, dataclasses.replace(config.world, lanes=lanes), seed)) as world:
         _check_groups(trained, env_name(env), world.groups)
         players = [_Player(*each, config, episodes, seed) for each in zip(trained, world.groups, strict=True)]
         while any(player.left.any() for player in players) and not is_stopped():
@@ -53,8 +54,6 @@ def evaluate(
                     progress.update(sum(len(each.finished) for each in players), mean_return(player.finished))
                 _act(world, player, ready)
         return [player.finished for player in players]
-    finally:
-        world.close()
 
 
 def _check_groups(trained: Sequence[Trained], env: str, groups: Sequence[Group]) -> None:

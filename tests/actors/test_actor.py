@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 
@@ -110,6 +111,46 @@ def test_rows_steps_and_returns() -> None:
         assert reward == 10 * next_obs
         assert discount == (0.0 if next_obs == 3 else 0.5)
     assert set(batch.action.tolist()) <= {5, 6, 7}
+
+
+class Cutting:
+    """Inline envs, one of which is replaced by another before the outcome of its newest action comes, as a pool's is with its worker."""
+
+    def __init__(self, inner: Any, lane: int, at: int) -> None:
+        self.inner, self.lane, self.left = inner, lane, at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def recv(self) -> Any:
+        (ready,) = self.inner.recv()
+        self.left -= 1
+        if self.left == 0:
+            self.inner._envs[self.lane].at = 0
+            ready.obs["obs"][self.lane], ready.reward[self.lane], ready.first[self.lane] = 0, 0, True
+        return (ready,)
+
+
+@pytest.mark.parametrize("at", [2, 3])  # the newest action is the episode's first, or its second
+def test_an_episode_that_is_cut_leaves_no_row_that_nobody_saw(at: int) -> None:
+    actor, lanes = make(WorldConfig(lanes=2), 1.0)
+    (group,) = actor.groups
+    actor.world = Cutting(actor.world, 1, at)
+    for _ in range(9):
+        assert actor.turn()
+    assert group.counts.steps == 15, "the step whose outcome is unknown does not count"
+    assert {(episode.ret, episode.length) for _, episode in actor.take_finished()} == {(60, 3)}
+    for n_step in (1, 3):
+        replay = Replay(lanes, 16, n_step=n_step, gamma=0.5, seed=1)
+        columns = ("lane", "row", "obs", "next_obs", "reward", "steps", "discount")
+        batches = [replay.sample() for _ in range(8)]
+        found = {row for batch in batches for row in zip(*(batch[c].flatten().tolist() for c in columns), strict=True)}
+        assert {lane for lane, *_ in found} == {0, 1}
+        for lane, row, obs, next_obs, reward, steps, discount in found:
+            assert not (lane == 1 and row == at - 2), "its outcome is not known"
+            assert next_obs == obs + steps
+            assert reward == sum(10 * (obs + 1 + i) * 0.5**i for i in range(int(steps)))
+            assert discount == (0.0 if next_obs == 3 else 0.5**steps)
 
 
 def test_an_answer_that_the_pace_holds_back_is_owed_and_given_later() -> None:

@@ -28,23 +28,27 @@ FROZEN = {
     "net": 4327597725583462742,
     "noise": 5953812359265316100,
     "probe": 5566873770584967019,
+    "process": 8294216013260623489,
     "replay": 8031021998863586686,
     "world": 282490463063819820,
     "act.0.0": 5971004080454291971,
     "explore.0.0": 1827323680318280388,
     "noise.0.0": 1239678313363155588,
     "world.0.0.0": 1690697085530859349,
+    "process.actor-0.0.0": 283080566841757217,
 }
 # Names as they stand in the source; {} is a part that is filled in.
 WRITTEN = {"act", "eval", "explore", "learner", "net", "noise", "probe", "replay", "world", "world.{}"}
+# What a process shares with the libraries in it: of its role, its life, and the step at which the run was resumed.
+WRITTEN |= {"process", "process.{}.{}.{}"}
 WRITTEN |= {"{}.{}"}  # a policy's own, where there are several
 WRITTEN |= {
     "{}.{}.{}"
 }  # an actor's own in the local runtime: of its life, and of the step at which the run was resumed
 MAKERS = ("seed_of", "stream_seed", "seed", "_seed", "_stream")
 SEQUENTIAL = {
-    "dqn": {"world", "net", "replay", "noise", "explore", "learner"},
-    "ppo": {"world", "net", "act", "learner"},
+    "dqn": {"world", "net", "replay", "noise", "explore", "learner", "process", "process.sequential.0.0"},
+    "ppo": {"world", "net", "act", "learner", "process", "process.sequential.0.0"},
 }
 
 

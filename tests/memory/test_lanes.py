@@ -30,6 +30,24 @@ def rows(n: int, **changed: Any) -> dict[str, Any]:
     return {**good, "fields": fields, **changed}
 
 
+def test_a_lane_that_begins_again_is_cut_before_the_row_whose_outcome_is_unknown() -> None:
+    lanes = Lanes(SPEC, 2, 10)
+    writer = lanes.writer()
+    writer.append(**rows(3))
+    writer.append(**rows(2, lanes=np.ones(2, np.int64)))
+    writer.begin(np.array([0]))
+    writer.append(**rows(3, reward=np.full(3, 7, np.float32)))
+    replay = Replay(lanes, 5, gamma=0.5, n_step=2, seed=1)
+    batches = [replay.sample() for _ in range(20)]
+    found = {(int(b.lane[i]), int(b.row[i]), int(b.steps[i]), float(b.reward[i])) for b in batches for i in range(5)}
+    # Row 2 has no outcome. Lane 1 has not begun again, and the two steps of its rows are not there yet.
+    assert found == {(0, 0, 2, 1.5), (0, 1, 1, 1.0), (0, 3, 2, 10.5)}
+    with pytest.raises(ReplayError, match="lane 2 does not exist"):
+        writer.begin(np.array([2]))
+    with pytest.raises(ReplayError, match="was not opened"):
+        lanes.writer([1]).begin(np.array([0]))
+
+
 BAD = {
     "shape": (
         {"fields": {"obs": np.ones((4, 2), np.float32)}},

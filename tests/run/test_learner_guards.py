@@ -63,10 +63,38 @@ class Blank(gymnasium.Env[Any, Any]):
         return np.zeros(3, np.float32), 1.0, False, False, {}
 
 
-@pytest.mark.parametrize(("env", "is_doubtful"), [(Blank, True), ("CartPole-v1", False)])
-def test_r87_observations_that_show_nothing_are_told(
-    env: Any, is_doubtful: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+class Unrewarded(Blank):
+    """Shows something else at each step; no step before the last of `until` is worth anything."""
+
+    def __init__(self, until: int = 10**9) -> None:
+        self.until, self.taken = until, 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.taken += 1
+        obs = self.np_random.random(3, np.float32)
+        return obs, float(self.taken == self.until), False, self.taken % 50 == 0, {}
+
+
+def rewarded() -> Unrewarded:
+    return Unrewarded(300)
+
+
+SEES_NOTHING, GETS_NOTHING = "observations of the first rows are 0", "rewards of the first"
+
+
+@pytest.mark.parametrize("algo", ["dqn", "ppo"])
+@pytest.mark.parametrize(
+    ("env", "told"), [(Blank, [SEES_NOTHING]), (Unrewarded, [GETS_NOTHING]), (rewarded, []), ("CartPole-v1", [])]
+)
+def test_r87_rows_that_teach_nothing_are_told(
+    algo: str, env: Any, told: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = {**SETTINGS, "log.folder": str(tmp_path)}
-    freewheel.train(env, steps=200, preset="none", settings=settings, is_quiet=True)
-    assert capsys.readouterr().err.count("observations of the first batch are 0") == int(is_doubtful)
+    settings = {**SETTINGS, "log.folder": str(tmp_path), "log.every_s": 0.0}
+    if algo == "ppo":
+        mine = ("replay.", "learner.batch")
+        settings = {name: value for name, value in settings.items() if not name.startswith(mine)}
+        settings |= {"rollout.rows": 64}
+    freewheel.train(env, algo=algo, steps=1200, preset="none", settings=settings, is_quiet=True)
+    shown = capsys.readouterr().err
+    assert [text for text in (SEES_NOTHING, GETS_NOTHING) if text in shown] == told
+    assert shown.count("warning") == len(told), "told once"

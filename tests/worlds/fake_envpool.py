@@ -12,14 +12,17 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 
 class FakePool(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Steps plain envs when they are received. A lane whose episode is over is reset by the next action, which is not looked at."""
+    """Steps plain envs when they are received. A lane whose episode is over is reset by the next action, which is not looked at.
+
+    As with EnvPool, the seed that it is made with decides all its episodes: a lane's own is made of it and the lane.
+    """
 
     metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
-    def __init__(self, makes: list[Callable[[], Any]], batch_size: int, seed: int = 0) -> None:
+    def __init__(self, makes: list[Callable[[], Any]], batch_size: int, seed: int = 42) -> None:
         self.envs = [make() for make in makes]
         self.num_envs = len(makes)
-        self.config = {"num_envs": self.num_envs, "batch_size": batch_size, "seed": 42}
+        self.config = {"num_envs": self.num_envs, "batch_size": batch_size, "seed": seed}
         self.single_observation_space = self.envs[0].observation_space
         self.single_action_space = self.envs[0].action_space
         self.observation_space = batch_space(self.single_observation_space, batch_size)
@@ -53,7 +56,7 @@ class FakePool(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _move(self, lane: int) -> tuple[Any, float, bool, bool]:
         action = self.under_way.pop(lane)
         if action is None:
-            return self.envs[lane].reset(seed=lane)[0], 0.0, False, False
+            return self.envs[lane].reset(seed=self.config["seed"] + lane)[0], 0.0, False, False
         obs, reward, terminated, truncated, _ = self.envs[lane].step(action)
         return obs, float(reward), terminated, truncated
 

@@ -111,12 +111,25 @@ def cartpole() -> Any:
     return gymnasium.make("CartPole-v1")
 
 
-def some(num_envs: int) -> FakePool:
-    return FakePool([cartpole] * num_envs, max(num_envs // 2, 1))
+def some(num_envs: int, seed: int = 42) -> FakePool:
+    return FakePool([cartpole] * num_envs, max(num_envs // 2, 1), seed)
 
 
-def all_of_them(num_envs: int) -> FakePool:
-    return FakePool([cartpole] * num_envs, num_envs)
+def all_of_them(num_envs: int, seed: int = 42) -> FakePool:
+    return FakePool([cartpole] * num_envs, num_envs, seed)
+
+
+def unseeded(num_envs: int) -> FakePool:
+    return some(num_envs)
+
+
+def unseeded_whole(num_envs: int) -> FakePool:
+    return all_of_them(num_envs)
+
+
+def deaf(num_envs: int, seed: int) -> FakePool:
+    """Takes a seed and does not pass it on."""
+    return some(num_envs)
 
 
 def wrapped(num_envs: int) -> Any:
@@ -134,6 +147,40 @@ def test_it_is_chosen_where_a_batch_is_smaller_than_the_lanes() -> None:
     assert isinstance(world, AsyncVectorWorld)
     world.close()
     assert env.closed_times == 0, "an object is its owner's to close"
+
+
+def first_rows(seed: int, first_lane: int = 0) -> dict[int, bytes]:
+    """The first observation of each lane."""
+    world, found = make_world(some, WorldConfig(lanes=4), seed, first_lane=first_lane), dict[int, bytes]()
+    while len(found) < 4:
+        ready = recv(world)
+        for i, lane in enumerate(ready.lanes.tolist()):
+            found.setdefault(lane, ready.obs["obs"][i].tobytes())
+        send(world, ready.lanes, np.zeros(len(ready.lanes), np.int64))
+    world.close()
+    return found
+
+
+def test_the_seed_of_the_run_and_the_lanes_of_an_actor_choose_its_episodes() -> None:
+    assert first_rows(3) == first_rows(3)
+    assert not set(first_rows(3).values()) & set(first_rows(4).values())
+    assert not set(first_rows(3).values()) & set(first_rows(3, first_lane=4).values()), "two actors play the same"
+
+
+@pytest.mark.parametrize("make", [unseeded, unseeded_whole, deaf])
+def test_a_function_whose_envs_cannot_be_seeded_is_refused(make: Any) -> None:
+    with pytest.raises(ConfigError, match=r"seed=42, whatever the run's seed.*parameter seed.*envpool.make"):
+        make_world(make, WorldConfig(lanes=4), 3)
+    with pytest.raises(ConfigError, match=r"Leave seed out of world.kwargs"):
+        make_world(some, WorldConfig(lanes=4, kwargs='{"seed": 7}'), 3)
+
+
+def test_an_object_keeps_the_seed_that_it_was_made_with_and_the_run_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings: dict[str, Any] = {"log.tensorboard": False, "log.folder": str(tmp_path), "replay.warmup_rows": 150}
+    freewheel.train(some(4, 9), steps=200, preset="none", settings=settings)
+    assert "made with seed=9" in capfd.readouterr().err
 
 
 def test_an_object_whose_spec_has_no_id_goes_by_its_class() -> None:

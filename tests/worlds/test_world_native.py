@@ -46,9 +46,9 @@ def check(world: World, num_recvs: int) -> int:
 def test_envpool(batch_size: int) -> None:
     import envpool
 
-    def many(num_envs: int) -> Any:
+    def many(num_envs: int, seed: int) -> Any:
         sizes = {"num_envs": num_envs, "batch_size": batch_size, "num_threads": 1}
-        return envpool.make("CartPole-v1", env_type="gymnasium", **sizes)
+        return envpool.make("CartPole-v1", env_type="gymnasium", seed=seed, **sizes)
 
     assert check(make_world(many, WorldConfig(lanes=6), 3), 1200 // batch_size) > 20
 

@@ -73,10 +73,13 @@ class GroupActor:
         """Takes the outcomes of earlier actions; returns the episodes that ended with them."""
         self._enter(WRITE)
         self._step = self.counts.run_steps
-        steps = len(ready.lanes) - int(np.count_nonzero(ready.first))
+        num_begun = int(np.count_nonzero(ready.first))
+        steps = len(ready.lanes) - num_begun
         if ready.ended is not None:
             steps += len(ready.ended.lanes)
             self._write_ends(ready.ended)
+        if num_begun:
+            self.writer.begin(ready.lanes[ready.first] + self.first_lane)
         finished = self.episodes.add(ready.lanes, ready.reward, ready.first, ready.ended, self._step + steps, seconds)
         self._seen = ready.obs if self.history is None else self.history.push(ready.lanes, ready.obs, ready.first)
         self._ready = ready if len(ready.lanes) else None

@@ -20,6 +20,7 @@ from freewheel.contracts import Array, Choice, Columns, ColumnSpec
 from freewheel.errors import ConfigError
 from freewheel.memory.lanes import as_tensors
 from freewheel.nets.actor_critic import ActorCritic, fast_forward
+from freewheel.nets.masks import first_forbidden
 from freewheel.spec import Space, choices
 
 LOG_2PI = math.log(2 * math.pi)
@@ -218,17 +219,6 @@ def actions_of(space: Space) -> Choices | Gaussian:
         f"ppo acts in Discrete, MultiDiscrete, MultiBinary and Box spaces of floats; this env has {space}. "
         "Wrap the env so that its actions are one of them."
     )
-
-
-def first_forbidden(mask: Array, spans: Sequence[tuple[int, int]]) -> tuple[int, str] | None:
-    """The first row that allows no action, and what is wrong with it. Of stacked masks the newest counts."""
-    newest = mask.reshape(len(mask), -1)[:, -spans[-1][1] :]
-    for first, end in spans:
-        allowed = newest[:, first:end].any(1)
-        if not allowed.all():
-            which = f" among its places {first} to {end - 1}" if len(spans) > 1 else ""
-            return int(np.flatnonzero(~allowed)[0]), f"an action_mask without an allowed action{which}"
-    return None
 
 
 class LaneNoise:

@@ -13,6 +13,7 @@ from freewheel import _core
 from freewheel.config import ExploreConfig
 from freewheel.contracts import Array, Choice, Columns, ColumnSpec
 from freewheel.memory.dials import Dials
+from freewheel.nets.masks import allowed_in, first_forbidden
 from freewheel.nets.value_net import midpoints
 from freewheel.spec import as_observation
 from freewheel.worlds.seeds import lane_key
@@ -32,7 +33,8 @@ class ValuePolicy:
     """`explorer` decides which lanes explore; the others take the best action of the network. The dial `epsilon` overrides the schedule.
 
     Each lane draws its own quantile fractions. `noise` feeds noisy layers: one draw for all lanes that are ready together,
-    since each draw makes another network, and a draw for each lane would need a forward pass for each.
+    since each draw makes another network, and a draw for each lane would need a forward pass for each. `mask` names the field of
+    allowed actions: the network gives the others no value, and exploration does not try them.
     """
 
     extra: Mapping[str, ColumnSpec] = {}
@@ -47,8 +49,9 @@ class ValuePolicy:
         num_lanes: int = 1,
         first_lane: int = 0,
         dials: Dials | None = None,
+        mask: str | None = None,
     ) -> None:
-        self.algo, self.explorer, self._dials = algo, explorer, dials
+        self.algo, self.explorer, self._dials, self._mask = algo, explorer, dials, mask
         self._dial_version = -1
         self._dtype = np.dtype(action_dtype)
         self.refresh: Callable[[], None] = lambda: None  # replaced where a copy of the network follows the weights
@@ -72,7 +75,9 @@ class ValuePolicy:
             asked = self._dials.value("epsilon")
             self.explorer.override = self.explorer.config.override if asked is None else asked
         self._epsilon = self.explorer.epsilon(step)
-        columns = {"action": self.act(obs, lanes, *self.explorer.explore(self._epsilon, lanes, first))}
+        allowed = None if self._mask is None else allowed_in(obs[self._mask], self.explorer.num_actions)
+        tries = self.explorer.explore(self._epsilon, lanes, first, allowed)
+        columns = {"action": self.act(obs, lanes, *tries)}
         return Choice(columns, columns)
 
     def act(self, obs: Mapping[str, Array], lanes: Array, explores: Array, tried: Array) -> Array:
@@ -110,7 +115,7 @@ class ValuePolicy:
         return None
 
     def refuse(self, obs: Columns) -> tuple[int, str] | None:
-        return None
+        return None if self._mask is None else first_forbidden(obs[self._mask], ((0, self.explorer.num_actions),))
 
     def state(self) -> dict[str, Any]:
         return {
@@ -157,7 +162,7 @@ class Explorer:
         self.config, self.override = config, config.override
         self.uniforms = LaneUniforms(seed, num_lanes, 2 if config.hold_steps == 1 else 3, first_lane)
         self.held = np.zeros((2, num_lanes), np.int64)  # per lane: steps left to repeat its action, and that action
-        self._num_actions, self._has_noise = num_actions, has_noise
+        self.num_actions, self._has_noise = num_actions, has_noise
         self._rungs = _ladder(config, all_lanes or num_lanes)[first_lane : first_lane + num_lanes]
         self._epsilon = self._rungs
         self._made_of: tuple[float | None, float] | None = None
@@ -177,16 +182,24 @@ class Explorer:
             self._epsilon = np.maximum(own, least)
         return self._epsilon
 
-    def explore(self, epsilon: Array, lanes: Array, first: Array) -> tuple[Array, Array]:
-        """Which of these lanes explore, and the action that each of them would try, counted from 0."""
+    def explore(self, epsilon: Array, lanes: Array, first: Array, allowed: Array | None = None) -> tuple[Array, Array]:
+        """Which of these lanes explore, and the action that each of them would try, counted from 0: one of those that are `allowed`
+        [k, num_actions], or any.
+        """
         # Drawn even where it is not needed: a lane makes one draw per step.
         drawn = self.uniforms.draw(lanes)
         begins = drawn[:, 0] < epsilon[lanes]
-        tried = (drawn[:, 1] * self._num_actions).astype(np.int64)
+        if allowed is None:
+            tried = (drawn[:, 1] * self.num_actions).astype(np.int64)
+        else:
+            rank = (drawn[:, 1] * np.count_nonzero(allowed, 1)).astype(np.int64)
+            tried = (allowed.cumsum(1) > rank[:, None]).argmax(1)
         if self.config.hold_steps == 1:
             return begins, tried
         left, action = self.held[:, lanes]
         left[first] = 0
+        if allowed is not None:
+            left[~allowed[np.arange(len(lanes)), action]] = 0  # it is not repeated where it is forbidden
         begins &= left == 0
         lengths = 1 + (drawn[:, 2] * self.config.hold_steps).astype(np.int64)
         left, action = np.where(begins, lengths, left), np.where(begins, tried, action)

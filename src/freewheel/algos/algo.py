@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from freewheel.config import Config
 from freewheel.contracts import ColumnSpec, Lookahead, Loss, ParamGroup, Seed, Spaces
 from freewheel.errors import ConfigError
+from freewheel.nets.masks import WORTHLESS
 
 Given = ParamSpec("Given")
 Net = TypeVar("Net", bound=nn.Module)
@@ -34,7 +35,8 @@ class Outcome(NamedTuple):
 
     def metrics(self) -> dict[str, float]:
         """For the log; computed on demand, since most updates are not logged."""
-        q, td = self.q, self.td
+        allowed, td = self.q[~(self.q <= WORTHLESS)], self.td
+        q = allowed if len(allowed) else self.q
         return {
             "q_mean": q.mean().item(),
             "q_min": q.min().item(),

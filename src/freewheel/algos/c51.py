@@ -8,6 +8,7 @@ from torch import Tensor
 from freewheel.algos.algo import Outcome, Params
 from freewheel.algos.value_based import ValueBased, chosen
 from freewheel.contracts import Batch, Draws, Forward
+from freewheel.nets.masks import MaskedNet, unless_forbidden
 
 
 class Algorithm(ValueBased):
@@ -33,8 +34,9 @@ class Algorithm(ValueBased):
         return total, Outcome(divergence, self.q_values(out.detach()), td)
 
     def q_values(self, out: Tensor) -> Tensor:
-        """The mean of each action's distribution: logits [B, A, N] to [B, A]."""
-        return out.softmax(-1) @ atoms(self.config.q.v_min, self.config.q.v_max, out.shape[-1], out.device)
+        """The mean of each action's distribution: logits [B, A, N] to [B, A]. A forbidden action has none."""
+        means = out.softmax(-1) @ atoms(self.config.q.v_min, self.config.q.v_max, out.shape[-1], out.device)
+        return unless_forbidden(out.amax(-1), means) if isinstance(self.net, MaskedNet) else means
 
 
 def atoms(v_min: float, v_max: float, count: int, device: torch.device | None = None) -> Tensor:

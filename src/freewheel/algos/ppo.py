@@ -19,7 +19,8 @@ from freewheel.contracts import Array, Batch, Draws, Forward, Hyper, Loss, Param
 from freewheel.memory.dials import Dials
 from freewheel.memory.lanes import as_tensors
 from freewheel.memory.rollout import Collected
-from freewheel.nets.actor_critic import ActorCritic, fast_forward, mask_field
+from freewheel.nets.actor_critic import ActorCritic, fast_forward
+from freewheel.nets.masks import mask_field
 
 # What an update reports beside its loss, in this order.
 METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")

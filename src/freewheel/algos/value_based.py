@@ -17,7 +17,9 @@ from freewheel.config import ExploreConfig, QConfig
 from freewheel.contracts import Batch, Draws, Forward, Lookahead, Loss, ParamGroup, Seed, Spaces
 from freewheel.errors import ConfigError
 from freewheel.memory.dials import Dials
+from freewheel.nets.masks import MaskedNet, mask_field, seen_of
 from freewheel.nets.value_net import QNet, build_net
+from freewheel.spec import choices
 
 CustomLoss = Callable[[Forward, Params, Params, Batch, Draws], tuple[Tensor, Any]]
 
@@ -36,6 +38,7 @@ class ValueBased(FromReplay):
     Settings = ValueSettings
     takes_loss = takes_complete = True
     dials = ("epsilon", "lr", "ratio", "prioritized")
+    uses_mask = True
     num_values: str | None = None  # name of the setting of `q`: how many values an action has
     has_fractions = False
     num_act_taus = 0
@@ -45,10 +48,11 @@ class ValueBased(FromReplay):
     ) -> None:
         super().__init__(config, spaces, seed)
         q = config.q
-        self.net: QNet = seeded(
+        seen, rest = seen_of(spaces.obs, sum(choices(spaces.action)[0]))
+        net: QNet = seeded(
             seed("net"),
             build_net,
-            spaces.obs,
+            seen,
             spaces.action,
             config.net,
             q,
@@ -58,6 +62,7 @@ class ValueBased(FromReplay):
             num_values=getattr(q, self.num_values) if self.num_values else None,
             has_fractions=self.has_fractions,
         )
+        self.net: QNet | MaskedNet = net if rest is None else MaskedNet(net, rest)
         self.first_action, self.num_act_noise = self.net.first_action, self.net.num_noise
         self.groups = (ParamGroup("all", clip_norm=config.learner.clip_norm, target=self.target_rule()),)
         self.noises: tuple[str, ...] = ()
@@ -111,7 +116,8 @@ class ValueBased(FromReplay):
             all_lanes=all_lanes,
         )
         dtype = self.spaces.action.dtype
-        return ValuePolicy(net, self, explorer, dtype, seed("noise"), len(lanes), lanes.start, dials)
+        mask = mask_field(self.spaces.obs)
+        return ValuePolicy(net, self, explorer, dtype, seed("noise"), len(lanes), lanes.start, dials, mask)
 
     @classmethod
     def unused_here(cls, spaces: Spaces, has_loss: bool) -> dict[str, str]:

@@ -83,12 +83,14 @@ def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[T
     from freewheel.algos.make import seed_of
     from freewheel.evaluate import check_spaces
     from freewheel.films.clips import fps_of, make_drawn, shoot
+    from freewheel.machine.global_seeds import seed_globals
     from freewheel.report.progress import Progress
     from freewheel.worlds.check import close_all
     from freewheel.worlds.seeds import episode_seed, lane_key
 
     # The same episodes as in lane 0 of an evaluation with this seed.
     key = lane_key(seed_of(agent.config, "eval") if args.seed is None else args.seed, 0)
+    seed_globals(key)
     for name, value in HEADLESS.items():
         os.environ.setdefault(name, value)
     env = make_drawn(agent.env, agent.config.world)

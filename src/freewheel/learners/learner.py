@@ -155,7 +155,7 @@ class Learner:
         targets.begin(self.update, self.memory)
 
     def take_warning(self) -> str:
-        """What looked wrong about the first batch, once."""
+        """What looked wrong about the first rows, once."""
         warning, self.memory.warning = self.memory.warning or "", self.memory.warning and ""
         return warning
 

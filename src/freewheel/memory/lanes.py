@@ -106,13 +106,17 @@ class Lanes(Shared):
 
 
 class Writer:
-    """One actor's side of its lanes. A restarted actor opens a new writer; its lanes begin a new episode."""
+    """One actor's side of its lanes. A restarted actor opens a new writer; its lanes begin a new episode.
+
+    `begin(lanes)` says that their next rows begin episodes. An episode that did not end is cut there: nothing is known of what its
+    newest action did, so nobody learns from that row.
+    """
 
     def __init__(self, lanes: Lanes, own: Iterable[int], go_on: Iterable[int]) -> None:
         self.spec = lanes.spec
         self._core = lanes.core.writer([int(lane) for lane in own], [int(lane) for lane in go_on])
         # Looked up once: both are on the path of every step.
-        self._append = self._core.append
+        self._append, self.begin = self._core.append, self._core.begin
         self._in_order = itemgetter(*self.spec.names)
 
     def epoch(self, lane: int) -> int:

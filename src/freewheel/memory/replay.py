@@ -15,6 +15,7 @@ from freewheel import _core
 from freewheel.contracts import Batch, Draws
 from freewheel.errors import ConfigError
 from freewheel.memory.dials import Dials
+from freewheel.memory.first_look import FirstLook
 from freewheel.memory.lanes import Lanes
 from freewheel.memory.nested import Drawn, mapped, nth, rows_at
 from freewheel.memory.replay_batch import BatchLayout, ReplayBatch
@@ -183,8 +184,9 @@ class ReplayMemory:
         self.updates_per_call = updates_per_call
         # Of a draw now and then: rows of its lane since it was written, and the oldest policy that acted in it.
         self.sample_age, self.oldest_version = 0.0, 0
-        # What looks wrong about the first draw, "" if nothing; None before it.
+        # What looks wrong about the first rows, "" if nothing; None before the first draw.
         self.warning: str | None = None
+        self._first_look = FirstLook(replay.lanes)
         self._make_draws, self._has_draws = draws, bool(draws(1, torch.Generator()))
         self._beta, self._first_action = beta, first_action
         self._used = (*USED, *columns)
@@ -267,8 +269,7 @@ class ReplayMemory:
 
     def _look(self, views: dict[str, Any]) -> None:
         self._looks = False
-        if self.warning is None:
-            self.warning = all_alike(views["obs"])
+        self.warning = self.warning or self._first_look(lambda: views["obs"])
         self.sample_age = views["age"].float().mean().item()
         self.oldest_version = int(views["version"].min())
 
@@ -311,17 +312,6 @@ class ReplayLesson:
     def learned(self, drawn: Drawn, outcomes: Sequence[Any]) -> None:
         if self._memory.replay.prioritized:
             self._memory.replay.update_errors(drawn.source, [outcome.priorities for outcome in outcomes])
-
-
-def all_alike(obs: Tensor | dict[str, Tensor]) -> str:
-    """What a learner should not see: rows that are all alike teach nothing."""
-    tensors = list(obs.values()) if isinstance(obs, dict) else [obs]
-    if not all(len(rows) > 1 and bool((rows == rows[:1]).all()) for rows in tensors):
-        return ""
-    value = "0" if not any(bool(rows.any()) for rows in tensors) else "the same"
-    return (
-        f"all {len(tensors[0])} observations of the first batch are {value}: the agent cannot learn anything from them"
-    )
 
 
 def _is_plain(piece: torch.Tensor) -> bool:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from freewheel.contracts import Array, Batch, Draws
+from freewheel.memory.first_look import FirstLook
 from freewheel.memory.lanes import VALUE, Bootstrap, Bootstraps, Lanes, Reader, Rows, as_tensors, next_place
 from freewheel.memory.nested import Drawn, filled, leaves
 
@@ -215,7 +216,7 @@ class RolloutMemory:
     """
 
     file, is_always_saved = "rollout.bin", True
-    has_priorities, warning = False, ""
+    has_priorities = False
     sample_age, oldest_version = 0.0, 0
 
     def __init__(
@@ -239,6 +240,8 @@ class RolloutMemory:
         self.rows_per_minibatch = rollout.num_rows // minibatches
         self.num_samples = self.num_epochs = 0  # of the newest lesson
         self._columns, self._first_action = columns, first_action
+        self.warning: str | None = None
+        self._first_look = FirstLook(rollout.lanes)
         self._kept: deque[Collected] = deque(maxlen=reuse)  # earlier rollouts, the newest last
         self._lag = self._oldest = 0.0
         # All minibatches have the same number of rows.
@@ -249,6 +252,7 @@ class RolloutMemory:
         rows = self.rollout.take(version, None if bootstraps is None else bootstraps.of)
         if rows is None:
             return None
+        self.warning = self.warning or self._first_look(lambda: rows.obs)
         lesson = RolloutLesson(self, [rows, *self._kept])
         self._kept.append(rows)
         self._lag, self._oldest = float(rows.lag.mean()), float(rows.lag.max())

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from freewheel import _core
@@ -19,10 +18,9 @@ from freewheel.nets.bodies import build_body
 from freewheel.nets.custom import Body, given_body
 from freewheel.nets.inputs import Obs, takes_vector, vector_input
 from freewheel.nets.layers import dense, initialize
-from freewheel.spec import MASK, Space, leaves
+from freewheel.nets.masks import FORBIDDEN, allowed_in, seen_of
+from freewheel.spec import MASK, Space
 
-# The logit of a forbidden action: its probability is 0 in float32, and all sums stay finite.
-FORBIDDEN = -1e9
 NORM_BOUND = 10.0
 NORM_EPS = 1e-8
 
@@ -71,7 +69,7 @@ class ActorCritic(nn.Module):
         super().__init__()
         given = given_body(body, net.body)
         # The part of a Dict beside the mask; "" if there are several, None if there is no mask.
-        space, self.rest = _without_mask(obs_space, num_outputs, spans)
+        space, self.rest = seen_of(obs_space, num_outputs if spans else 0)
         is_vector = takes_vector(given, space)
         if normalize and not is_vector:
             raise ConfigError(
@@ -98,7 +96,7 @@ class ActorCritic(nn.Module):
         if self.log_std is not None:
             outputs = torch.cat([outputs, self.log_std.expand(len(outputs), -1)], 1)
         if self.rest is not None and isinstance(obs, dict):
-            outputs = torch.where(self.mask(obs), outputs, FORBIDDEN)
+            outputs = torch.where(allowed_in(obs[MASK], self.num_outputs), outputs, FORBIDDEN)
         value: Tensor = self.value(features if self.value_body is None else self.value_body(seen))
         return torch.cat([outputs, value], 1)
 
@@ -116,11 +114,6 @@ class ActorCritic(nn.Module):
         vector: Tensor = self.inputs(obs)
         return vector
 
-    def mask(self, obs: dict[str, Tensor]) -> Tensor:
-        mask = obs[MASK]
-        # Of stacked masks the newest counts.
-        return mask.reshape(len(mask), -1)[:, -self.num_outputs :] != 0
-
 
 def _body(given: Body, space: Space, net: NetConfig, stack: int, num_inputs: int) -> tuple[nn.Module, int]:
     """With the number of its features. `num_inputs` is 0 where it takes raw observations."""
@@ -130,31 +123,6 @@ def _body(given: Body, space: Space, net: NetConfig, stack: int, num_inputs: int
     layers, num_features = dense(num_inputs, net.hidden, net.activation, net.norm)
     initialize(layers, net.init, net.activation, gain)
     return layers, num_features
-
-
-def _without_mask(space: Space, num_outputs: int, spans: Sequence[tuple[int, int]]) -> tuple[Space, str | None]:
-    """The observation without its mask, and its name in the Dict: "" if it has several parts, None if there is no mask."""
-    if not isinstance(space, spaces.Dict) or MASK not in space.spaces:
-        return space, None
-    mask = space.spaces[MASK]
-    size = int(np.prod(mask.shape or (), dtype=np.int64))
-    if not spans or not isinstance(mask, (spaces.Box, spaces.MultiBinary)) or size != num_outputs:
-        wants = f"must be a Box or MultiBinary of {num_outputs} numbers" if spans else "needs discrete actions"
-        raise ConfigError(
-            f"the observation's part {MASK!r} is {mask}; an action mask {wants}. Rename it if it is not a mask."
-        )
-    others = {name: part for name, part in space.spaces.items() if name != MASK}
-    if not others:
-        raise ConfigError(f"the observation has only the part {MASK!r}: the policy needs something else to see.")
-    (name, part), *more = others.items()
-    if not more and not isinstance(part, (spaces.Dict, spaces.Tuple)):
-        return part, name
-    return spaces.Dict(others), ""
-
-
-def mask_field(obs_space: Space) -> str | None:
-    """The name of the mask among the fields of a row, if there is one."""
-    return next((f"obs.{name}" for name, _, _ in leaves(obs_space) if name == MASK), None)
 
 
 def fast_forward(net: ActorCritic) -> FastMlp | None:
@@ -199,9 +167,7 @@ class FastMlp:
         if self._log_std is not None:
             out[:, self._num_outputs - len(self._log_std) : -1] = self._log_std
         if self._mask is not None:
-            mask = obs[self._mask]
-            allowed = mask.reshape(len(mask), -1)[:, -self._num_outputs :] != 0
-            out[:, :-1][~allowed] = FORBIDDEN
+            out[:, :-1][~allowed_in(obs[self._mask], self._num_outputs)] = FORBIDDEN
         return out
 
 

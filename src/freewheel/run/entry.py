@@ -13,6 +13,7 @@ from freewheel.learners.gradient_workers import work as work_for_gradients
 from freewheel.learners.package import load
 from freewheel.learners.target_process import work_ahead
 from freewheel.machine import fault_points, process
+from freewheel.machine.global_seeds import seed_globals
 from freewheel.machine.malloc import keep_memory
 from freewheel.report.profile import profiled
 from freewheel.run.actor_process import ActorProcess
@@ -29,6 +30,7 @@ def main(kind: str, policy: int, index: int, life: int, plan: Plan, end: socket.
     """A role from its first instruction to its last; never returns. `policy` is the one that it works for."""
     name = plan.role_name(kind, policy, index)
     stack = process.begin_role(plan.owner)
+    seed_globals(plan.process_seed(name, life))
     fault_points.arm(name, life)
     fault_points.reach("spawn")
     channel = Channel(end)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from freewheel.algos.make import make_algo, stream_seed
+from freewheel.algos.make import make_algo, seed_of, stream_seed
 from freewheel.config import Config, find_algo
 from freewheel.contracts import Spaces
 from freewheel.errors import ConfigError, about
@@ -154,6 +154,10 @@ class Plan:
         own = self.policies[policy].name if kind != "actor" else ""
         parts = [kind, own, str(index) if kind in ("actor", "worker") else ""]
         return "-".join(part for part in parts if part)
+
+    def process_seed(self, name: str, life: int = 0) -> int:
+        """Of the generators that a process shares with the libraries in it. One that is started again draws other numbers."""
+        return seed_of(self.config, f"process.{name}.{life}.{self.resumed_at}")
 
     def given(self) -> list[Any]:
         """The objects that the user passed."""

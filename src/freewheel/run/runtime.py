@@ -13,6 +13,7 @@ from freewheel.learners.target_process import TargetValues
 from freewheel.machine import precision
 from freewheel.machine.cores import num_cores
 from freewheel.machine.device import cuda_devices, pick_device, place, prepare
+from freewheel.machine.global_seeds import globals_seeded
 from freewheel.machine.process import start_forkserver
 from freewheel.machine.trial import Choice
 from freewheel.machine.update_form import settled_here
@@ -26,6 +27,7 @@ from freewheel.run.prepare import refuse_pool, refuse_without_effect
 from freewheel.run.sequential import Sequential
 from freewheel.run.worker_control import make_workers
 from freewheel.worlds.choose import choose_apart
+from freewheel.worlds.envpool_async import note_own_seed
 from freewheel.worlds.make import make_world
 from freewheel.worlds.world import Group, World
 
@@ -37,10 +39,12 @@ def make_runtime(setup: Setup) -> Sequential | Local:
 
 def make_sequential(setup: Setup) -> Sequential:
     torch.set_num_threads(setup.config.learner.threads or 1)
-    world = _sequential_world(setup)
+    with globals_seeded(seed_of(setup.config, "process")):
+        world = _sequential_world(setup)
     try:
         plan = make_plan(setup, world.groups)
         refuse_without_effect(plan, setup)
+        plan.notes += note_own_seed(world.name, setup.env)
         for policy in plan.policies:
             device = pick_device(policy.config.learner.device)
             prepare(device)

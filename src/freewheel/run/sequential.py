@@ -10,6 +10,7 @@ import torch
 
 from freewheel.errors import CheckpointError, FreewheelError, about
 from freewheel.machine.fault_points import arm
+from freewheel.machine.global_seeds import globals_seeded
 from freewheel.report.account import Account, RoleTime, account
 from freewheel.report.phases import ACTS, LEARNS, PHASES
 from freewheel.report.usage import Usage
@@ -62,6 +63,10 @@ class Sequential:
 
     def run(self) -> None:
         """Until all steps are taken or the run is stopped. Ends with a checkpoint."""
+        with globals_seeded(self.plan.process_seed("sequential")):
+            self._run()
+
+    def _run(self) -> None:
         every, moment = self.config.checkpoint.every_steps, self.moment
         arm("sequential", 0)
         try:

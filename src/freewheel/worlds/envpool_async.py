@@ -14,12 +14,32 @@ from freewheel.worlds.vector import Vector, VectorWorld
 from freewheel.worlds.world import TIMEOUT_S, Array, Columns, Ended, Ready
 
 
+def config_of(env: Any) -> Mapping[str, Any]:
+    """The settings of an env with EnvPool's interface; of any other, none."""
+    config = getattr(env, "config", None)
+    is_envpool = isinstance(config, Mapping) and all(hasattr(env, call) for call in ("async_reset", "send", "recv"))
+    return config if is_envpool and config is not None else {}
+
+
 def gives_some_lanes(env: Any) -> bool:
     """Whether it has EnvPool's interface, and gives fewer lanes at a time than it has."""
-    config = getattr(env, "config", None)
-    if not (isinstance(config, Mapping) and all(hasattr(env, call) for call in ("async_reset", "send", "recv"))):
-        return False
-    return bool(0 < config.get("batch_size", 0) < env.num_envs)
+    return bool(0 < config_of(env).get("batch_size", 0) < env.num_envs)
+
+
+def refuse_own_seed(name: str, env: Any, seed: int) -> None:
+    """EnvPool is seeded when it is made, and by nothing else: every actor and every run would play the same episodes."""
+    own = config_of(env).get("seed", seed)
+    if own != seed:
+        raise ConfigError(
+            f"{name} made envs with seed={own}, whatever the run's seed, so that all actors play the same episodes. Add a parameter "
+            "seed to it and pass that to envpool.make(seed=seed). Leave seed out of world.kwargs."
+        )
+
+
+def note_own_seed(name: str, env: Any) -> list[str]:
+    """What the user should know of an env object that the run cannot seed."""
+    own = config_of(env).get("seed")
+    return [] if own is None else [f"{name} was made with seed={own}: the run's seed does not change its episodes."]
 
 
 class AsyncVectorWorld(VectorWorld):

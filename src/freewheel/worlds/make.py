@@ -17,7 +17,7 @@ from freewheel.machine.cores import num_cores
 from freewheel.machine.world_kind import UNMEASURED, pool_of
 from freewheel.worlds import atari
 from freewheel.worlds.check import close_all
-from freewheel.worlds.envpool_async import AsyncVectorWorld, gives_some_lanes
+from freewheel.worlds.envpool_async import AsyncVectorWorld, gives_some_lanes, refuse_own_seed
 from freewheel.worlds.find import find_factory, find_import, find_spec, makes_vector, named_errors, takes
 from freewheel.worlds.image import prepare
 from freewheel.worlds.inline import InlineWorld
@@ -25,7 +25,7 @@ from freewheel.worlds.measure import try_env
 from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.puffer import PufferVector, is_puffer
 from freewheel.worlds.quick import quicken
-from freewheel.worlds.seeds import lane_key
+from freewheel.worlds.seeds import episode_seed, lane_key
 from freewheel.worlds.vector import Vector, VectorWorld
 from freewheel.worlds.world import TIMEOUT_S, World
 
@@ -214,8 +214,10 @@ def env_name(env: AnyEnv) -> str:
 
 
 def _make_vector_world(name: str, env: str | Factory, config: WorldConfig, seed: int) -> VectorWorld:
-    made = _make_vector(name, env, config)
+    own_seed = episode_seed(lane_key(seed, 0), 0)
+    made = _make_vector(name, env, config, own_seed)
     try:
+        refuse_own_seed(name, made, own_seed)
         if made.num_envs != config.lanes:
             raise ConfigError(
                 f"{name} made {made.num_envs} envs, not world.lanes={config.lanes}. Add a parameter num_envs to it."
@@ -237,7 +239,7 @@ def _around(env: Vector, seed: int, name: str, owns_env: bool = True) -> VectorW
     return AsyncVectorWorld(env, seed, name, owns_env=owns_env)
 
 
-def _make_vector(name: str, env: str | Factory, config: WorldConfig) -> Vector:
+def _make_vector(name: str, env: str | Factory, config: WorldConfig, seed: int) -> Vector:
     kwargs = read_kwargs(config)
     if isinstance(env, str):
         spec = find_spec(env)
@@ -259,6 +261,8 @@ def _make_vector(name: str, env: str | Factory, config: WorldConfig) -> Vector:
     _refuse(name, "makes its own vector env", _steps_and_images(config))
     if makes_vector(env):
         kwargs["num_envs"] = config.lanes
+    if takes(env, "seed"):
+        kwargs.setdefault("seed", seed)
     with named_errors(name):
         made = env(**kwargs)
     if is_puffer(made):

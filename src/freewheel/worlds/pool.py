@@ -34,7 +34,7 @@ class PoolWorld(OneGroup):
 
     recv waits for `min_ready` lanes (0: a quarter of all), and after `ready_wait_s` takes those that are ready. With `min_ready` equal
     to the number of lanes it waits for all, and gives the rows of an inline world. A worker that dies, or finishes no lane within
-    `step_timeout_s`, is replaced; the episodes of its lanes are truncated at their newest observation.
+    `step_timeout_s`, is replaced, and the episodes of its lanes are cut: they begin again without an end.
     """
 
     may_rest = True
@@ -100,10 +100,11 @@ class PoolWorld(OneGroup):
         # Its worker has announced it, and recv has not given it yet. A lane whose worker was replaced may be announced before its action
         # is sent, and waits for it.
         self._announced = np.zeros(self.num_lanes, np.bool_)
-        # The newest observation that recv gave of each lane: a worker may die while it writes the next one.
-        self._last: Obs = {name: rows.copy() for name, rows in self._table.obs.items()}
+        self._all: Obs = {
+            name: rows.copy() for name, rows in self._table.obs.items()
+        }  # for a recv that gives all lanes
         self._has_begun = np.zeros(self.num_lanes, np.bool_)
-        # Its episode was cut with its worker, and recv has not said so yet.
+        # Its episode was cut with its worker, and recv has not given its new one yet.
         self._lost = np.zeros(self.num_lanes, np.bool_)
 
     def send(self, group: int, lanes: Array, actions: Columns) -> None:
@@ -195,35 +196,18 @@ class PoolWorld(OneGroup):
 
     def _give(self, lanes: Array) -> Ready:
         table = self._table
-        lost = self._take_lost(lanes)
+        self._has_begun[lanes], self._lost[lanes] = True, False
         reward, first, ends = table.reward[lanes], table.first[lanes], table.ends[lanes]
         ended = None
         if ends.any():
             over = lanes[ends != 0]
             obs = {name: rows[over] for name, rows in table.final.items()}
             ended = Ended.of(over, obs, table.final_reward[over], ends[ends != 0])
-        if lost is not None:
-            ended = lost if ended is None else lost.joined(ended)
         if len(lanes) == self.num_lanes:
             for name, rows in table.obs.items():
-                np.copyto(self._last[name], rows)
-            return Ready(lanes, self._last, reward, first, ended)
-        obs = {name: rows[lanes] for name, rows in table.obs.items()}
-        for name, rows in obs.items():
-            self._last[name][lanes] = rows
-        return Ready(lanes, obs, reward, first, ended)
-
-    def _take_lost(self, lanes: Array) -> Ended | None:
-        """The episodes that were cut with their worker, ended at their newest observation."""
-        if not self._has_begun.all():
-            self._has_begun[lanes] = True
-        over = lanes[self._lost[lanes]]
-        if not len(over):
-            return None
-        self._lost[over] = False
-        none, cut = np.zeros(len(over), np.bool_), np.ones(len(over), np.bool_)
-        obs = {name: rows[over] for name, rows in self._last.items()}
-        return Ended(over, obs, np.zeros(len(over), np.float32), none, cut)
+                np.copyto(self._all[name], rows)
+            return Ready(lanes, self._all, reward, first, ended)
+        return Ready(lanes, {name: rows[lanes] for name, rows in table.obs.items()}, reward, first, ended)
 
     def _look(self, now: float, timeout_s: float) -> None:
         """Looks for workers that failed, died or hang. A failed one ends the pool; the others are replaced."""

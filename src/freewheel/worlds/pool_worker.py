@@ -15,10 +15,12 @@ import gymnasium
 
 from freewheel.errors import EnvError, Trouble
 from freewheel.machine import process
+from freewheel.machine.global_seeds import seed_globals
 from freewheel.spec import Space
 from freewheel.worlds.check import close_all
 from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.pool_table import ALARM, Table, pull, push
+from freewheel.worlds.seeds import episode_seed, lane_key
 from freewheel.worlds.world import Array, Ready
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
@@ -27,6 +29,7 @@ Make = Callable[[], gymnasium.Env[Any, Any]]
 HOLD_S = 0.0005
 SLOW_RESET_S = HOLD_S / 4
 IDLE_S = 3600.0
+PROCESS = -1  # in place of an episode's number: the seed of what all lanes of a worker draw from
 
 _telling = threading.Lock()
 
@@ -48,6 +51,8 @@ class Task:
 def main(task: Task, table: Table, end: Connection) -> None:
     """A worker's process from its first instruction to its last; never returns."""
     process.begin(task.group)
+    first = task.first_lane + table.spans[task.threads[0]].start
+    seed_globals(episode_seed(lane_key(task.seed, first), PROCESS))
     workers = [Stepper(task, table, thread) for thread in task.threads]
     if len(workers) == 1:
         _run(workers[0], end)  # some envs work in the main thread only

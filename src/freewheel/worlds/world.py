@@ -110,7 +110,8 @@ class World(Protocol):
     """Groups of lanes. The caller of recv sends an action for each lane it got, then calls recv again.
     Where lanes `may_rest`, it may stop sending actions to some of them.
 
-    The end of an episode comes in `Ready.ended`; its lane comes in `Ready.lanes` with `first`, in the same recv or a later one.
+    The end of an episode comes in `Ready.ended`; its lane comes in `Ready.lanes` with `first`, in the same recv or a later one. An
+    episode whose lane comes with `first` and without an end was cut: what its last action did is not known.
     """
 
     name: str
