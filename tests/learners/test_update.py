@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,34 @@ def test_f09_an_update_that_is_not_finite_changes_nothing(what: str) -> None:
     torch.testing.assert_close(update.state.decay, torch.tensor([0.9**2, 0.999**2]))
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e25])
+@pytest.mark.parametrize(("is_graph", "accumulate"), [(False, 1), (True, 1), (False, 2), (True, 2)])
+def test_a_skipped_update_leaves_the_statistics_of_batch_norm(
+    bad: float, is_graph: bool, accumulate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 1e25 the loss and its gradient are finite, but the variance is not."""
+    as_traced(monkeypatch)
+    update = make(LearnerConfig(accumulate=accumulate, target_every_updates=2), norm="batch")
+    if is_graph:
+        update.compile(rows(0), {})
+    update(rows(0), {}, {"lr": 1e-3})
+    before = {name: tensor.clone() for name, tensor in update.tensors().items()}
+    for i in range(2):
+        batch = rows(i)
+        batch["obs"][-1] = bad
+        update(batch, {}, {"lr": 1e-3})
+    assert int(update.state.bad_in_row) == 2
+    for name, tensor in update.tensors().items():
+        if name.startswith("target"):  # follows the weights
+            assert torch.isfinite(tensor).all()
+        elif name not in ("optimizer.updates", "optimizer.bad_in_row"):
+            torch.testing.assert_close(tensor, before[name], rtol=0, atol=0, msg=name)
+    update(rows(5), {}, {"lr": 1e-3})
+    assert int(update.state.bad_in_row) == 0
+    counted = update.tensors()["net.body.layers.norm0.num_batches_tracked"]
+    assert counted == 2 * accumulate
+
+
 def test_a_first_update_that_is_not_finite_is_skipped_too() -> None:
     update = make(LearnerConfig(optimizer="adamw"))
     before = update.state.weights.clone()
@@ -230,6 +259,39 @@ def test_a_package_compiled_in_one_step_is_adopted_by_another(tmp_path: Path, mo
         torch.testing.assert_close(update(rows(i), {}, {"lr": 1e-2}).loss, eager(rows(i), {}, {"lr": 1e-2}).loss)
     for name, tensor in update.tensors().items():
         torch.testing.assert_close(tensor, eager.tensors()[name], rtol=1e-3, atol=1e-5, msg=name)
+
+
+class Masked(nn.Module):
+    """Adds a constant with infinities, as attention does."""
+
+    mask: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        shares: torch.Tensor = (self.linear(obs) + self.mask).softmax(1)
+        return shares + self.linear(obs)
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.5])
+@pytest.mark.parametrize("is_graph", [False, True])
+def test_a_constant_with_infinities_is_no_statistic(
+    tau: float, is_graph: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_traced(monkeypatch)
+    config = LearnerConfig(target_every_updates=1, tau=tau)
+    settings = find_algo("dqn").Settings("test", net=NetConfig(complete=True))
+    settings = replace(settings, learner=config)
+    update = Update(make_algo(settings, Spaces(OBS, ACTIONS, 1), body=Masked()), config)
+    if is_graph:
+        update.compile(rows(0), {})
+    for i in range(3):
+        assert update(rows(i), {}, {"lr": 1e-3}).loss.isfinite()
+    assert int(update.state.bad_in_row) == 0
+    assert update.state.target.isfinite().all()
 
 
 class Moody(nn.Module):

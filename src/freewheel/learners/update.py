@@ -44,7 +44,8 @@ class Update:
     It starts eager. `compile`, or `adopt` of what `package` made in another process, changes how the next updates are
     computed and nothing else: state, shapes and results stay the same.
 
-    A loss or gradient that is not finite leaves weights and optimiser as they were; `state.bad_in_row` counts such updates.
+    A loss, gradient or statistic of the network that is not finite leaves weights, statistics and optimiser as they were;
+    `state.bad_in_row` counts such updates.
     """
 
     def __init__(
@@ -220,6 +221,20 @@ class Update:
         rest = {name: tensor for name, tensor in vars(state).items() if name not in ("weights", "target")}
         return named | {f"optimizer.{name}": tensor for name, tensor in rest.items()}
 
+    def _step(
+        self, state: State, hyper: Hyper, which: int, gradient_of: Callable[[], Gradient], piece: int
+    ) -> Updated:
+        """A loss's gradient and the step by it. Passes move statistics of the network (BatchNorm); a step that is skipped undoes that."""
+        _, statistics = self.flat.split(state.weights)
+        if not len(statistics):
+            return self._apply(state, hyper, which, gradient_of(), piece)
+        before = statistics.clone()
+        gradient = gradient_of()
+        loss = torch.where(torch.isfinite(statistics).all(), gradient.loss, torch.nan)
+        done = self._apply(state, hyper, which, gradient._replace(loss=loss), piece)
+        statistics.copy_(torch.where(torch.isfinite(done.norm + done.loss), statistics, before))
+        return done
+
     def _apply(self, state: State, hyper: Hyper, which: int, gradient: Gradient, piece: int) -> Updated:
         """One step of the optimiser for each group of a loss."""
         norms = []
@@ -249,7 +264,7 @@ class Update:
         for i in range(self.unrolled):
             rows, drawn = (batch, draws) if self.unrolled == 1 else (nth(batch, i), nth(draws, i))
             done = [
-                self._apply(state, hyper, which, gradient_of(rows, drawn, which), piece)
+                self._step(state, hyper, which, partial(gradient_of, rows, drawn, which), piece)
                 for which in range(len(self.algo.losses))
             ]
             each.append(done[0] if len(done) == 1 else Updated(*_stacked(done), done[0].outcome))
