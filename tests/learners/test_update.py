@@ -75,6 +75,8 @@ def reference(net: nn.Module, config: LearnerConfig, num_updates: int, lr: float
             with torch.no_grad():
                 for moved, own in zip(target.parameters(), net.parameters(), strict=True):
                     moved.lerp_(own, config.tau)
+        if config.target_refresh_updates and (i + 1) % config.target_refresh_updates == 0:
+            target.load_state_dict(net.state_dict())
     return net
 
 
@@ -85,8 +87,9 @@ def reference(net: nn.Module, config: LearnerConfig, num_updates: int, lr: float
         LearnerConfig(target_every_updates=1, tau=0.1, clip_norm=0.01),
         LearnerConfig(clip_norm=0.0, optimizer="adamw", weight_decay=0.1),
         LearnerConfig(accumulate=4, target_every_updates=2),
+        LearnerConfig(target_every_updates=2, tau=0.1, target_refresh_updates=5),
     ],
-    ids=["hard", "soft-clipped", "adamw", "accumulated"],
+    ids=["hard", "soft-clipped", "adamw", "accumulated", "soft-and-refreshed"],
 )
 def test_updates_equal_those_of_torch(config: LearnerConfig) -> None:
     update = make(config)
@@ -221,13 +224,18 @@ def test_compiled_agrees_with_eager(algo: str, q: QConfig, norm: str, monkeypatc
     assert graph.tensors().keys() == eager.tensors().keys()
 
 
-@pytest.mark.parametrize(("together", "every", "accumulate"), [(1, 3, 1), (2, 3, 4), (2, 4, 1)])
+@pytest.mark.parametrize(
+    ("together", "every", "accumulate", "refresh"),
+    [(1, 3, 1, 0), (2, 3, 4, 0), (2, 4, 1, 0), (1, 2, 1, 3), (2, 4, 1, 6), (2, 4, 1, 9)],
+)
 def test_r105_the_switch_to_a_package_changes_no_result(
-    together: int, every: int, accumulate: int, monkeypatch: pytest.MonkeyPatch
+    together: int, every: int, accumulate: int, refresh: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three calls eager, three as a graph that an equal update has made: as six eager ones, the target's moves included."""
     as_traced(monkeypatch)
-    config = LearnerConfig(target_every_updates=every, tau=0.5, accumulate=accumulate)
+    config = LearnerConfig(
+        target_every_updates=every, tau=0.5, accumulate=accumulate, target_refresh_updates=refresh
+    )
     q = QConfig(noisy=True, num_quantiles=5)
     eager, update, other = (make(config, q, "qrdqn", unrolled=together) for _ in range(3))
     for n, (batches, draws) in enumerate(calls(eager.algo, 6, together)):

@@ -120,7 +120,8 @@ class FromReplay(Defaults):
         return self.config.local.publish_every_updates, self.config.local.publish_every_s
 
     def target_rule(self) -> TargetRule:
-        return TargetRule(self.config.learner.tau, self.config.learner.target_every_updates)
+        learner = self.config.learner
+        return TargetRule(learner.tau, learner.target_every_updates, learner.target_refresh_updates)
 
     @classmethod
     def check(cls, config: Any) -> None:
@@ -153,4 +154,6 @@ class FromReplay(Defaults):
         found = {"net.shared": f"it belongs to ppo and appo, and algo={config.algo}"}
         if not config.replay.prioritized:
             found |= dict.fromkeys(("replay.alpha", "replay.beta", "replay.beta_end"), "replay.prioritized is off")
+        if config.learner.tau == 1.0:
+            found["learner.target_refresh_updates"] = "learner.tau=1 copies the online network at every move"
         return found

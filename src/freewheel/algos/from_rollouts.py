@@ -19,7 +19,7 @@ from freewheel.memory.segment import allowed_bytes, format_bytes
 from freewheel.spec import RowSpec
 
 # Settings that only learning from a replay uses.
-NOT_LEARNER = ("batch_size", "ratio", "updates_per_call", "target_every_updates", "tau")
+NOT_LEARNER = ("batch_size", "ratio", "updates_per_call", "target_every_updates", "tau", "target_refresh_updates")
 NOT_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s")
 
 

@@ -176,6 +176,9 @@ class LearnerConfig:
     tau: Annotated[float, Range(SMALLEST, 1, "above 0 and at most 1, which copies the online network")] = 1.0
     """Target network update rate (Polyak); 1 copies the online network."""
 
+    target_refresh_updates: Natural = 0
+    """Also copy the online network into the target network every this many updates, if tau is below 1; 0 never does."""
+
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the update into one graph. on: before the first update; off: never; auto: in the local runtime, compile in the background and switch over if that saves time."""
 
