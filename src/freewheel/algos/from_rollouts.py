@@ -36,7 +36,7 @@ class FromRollouts(Defaults):
     `columns` names what its `prepare` gives beside obs and action. Actors may be `max_lag` rollouts ahead of the learner.
     """
 
-    needs_bootstraps = True
+    needs_bootstraps = trains_as_it_acts = True
     rows_are = "rollout"
     columns: Sequence[str] = ()
     revalues = False  # the learner computes the values of all observations by its own weights
