@@ -233,9 +233,7 @@ def test_r105_the_switch_to_a_package_changes_no_result(
 ) -> None:
     """Three calls eager, three as a graph that an equal update has made: as six eager ones, the target's moves included."""
     as_traced(monkeypatch)
-    config = LearnerConfig(
-        target_every_updates=every, tau=0.5, accumulate=accumulate, target_refresh_updates=refresh
-    )
+    config = LearnerConfig(target_every_updates=every, tau=0.5, accumulate=accumulate, target_refresh_updates=refresh)
     q = QConfig(noisy=True, num_quantiles=5)
     eager, update, other = (make(config, q, "qrdqn", unrolled=together) for _ in range(3))
     for n, (batches, draws) in enumerate(calls(eager.algo, 6, together)):

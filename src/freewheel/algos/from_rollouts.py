@@ -20,7 +20,14 @@ from freewheel.spec import RowSpec
 
 # Settings that only learning from a replay uses.
 NOT_LEARNER = ("batch_size", "ratio", "updates_per_call", "target_every_updates", "tau", "target_refresh_updates")
-NOT_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s")
+NOT_LOCAL = (
+    "prefetch",
+    "publish_every_updates",
+    "publish_every_s",
+    "publish_least_change",
+    "fetch_every_steps",
+    "fetch_every_s",
+)
 
 
 @dataclass(frozen=True)

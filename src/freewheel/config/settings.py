@@ -220,6 +220,15 @@ class LocalConfig:
     publish_every_s: NotNegative = 0.1
     """Publish weights at least this often, in seconds."""
 
+    publish_least_change: NotNegative = 0.0
+    """Publish weights only if they differ from the last published ones by at least this fraction of their norm; 0 always publishes."""
+
+    fetch_every_steps: Natural = 0
+    """Actors fetch weights every this many steps of the run. If this and fetch_every_s are 0, they fetch each version as soon as it is there."""
+
+    fetch_every_s: NotNegative = 0.0
+    """Actors fetch weights every this many seconds, or after fetch_every_steps if that comes first; 0: by steps only."""
+
     act_precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
     """Precision of the actors' networks; int8 converts linear layers only. Except for fp32, the run reports speed and agreement with fp32. auto: bf16 for images, if the learner uses it and it is faster."""
 
