@@ -2,8 +2,7 @@
 
     World → Actor (Policy) → Memory → Learner (Algo) → weights → Actor, at the speed that Pace allows
 
-Every part is written once, for any world, algorithm, number of policies and runtime. `World` is in worlds/world.py; actors and
-learners in their folders; run/plan.py lists the parts of a run, and a runtime calls them."""
+Every part is written once, for any world, algorithm and runtime. `World` is in worlds/world.py; run/plan.py lists the parts of a run."""
 
 from __future__ import annotations
 
@@ -119,10 +118,11 @@ LossFunction = Callable[[Forward, Any, Any, Batch, Draws, Hyper], "tuple[Tensor,
 
 @dataclass(frozen=True)
 class TargetRule:
-    """The target copy of some parameters moves towards them by `tau` every `every_updates` updates."""
+    """The target copy of some parameters moves towards them by `tau` every `every_updates`, and becomes equal every `refresh_updates`."""
 
     tau: float
     every_updates: int = 1
+    refresh_updates: int = 0  # never
 
 
 @dataclass(frozen=True)

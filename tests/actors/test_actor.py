@@ -18,6 +18,7 @@ from freewheel.contracts import Spaces
 from freewheel.memory.counts import RunCounts
 from freewheel.memory.lanes import Lanes
 from freewheel.memory.replay import Replay
+from freewheel.report.phases import PHASES
 from freewheel.spec import RowSpec
 from freewheel.worlds.make import make_world
 
@@ -43,7 +44,7 @@ class Fixed:
 
     version = 0
 
-    def fetch(self) -> bool:
+    def fetch(self, step: int) -> bool:
         return False
 
 
@@ -222,3 +223,11 @@ def test_fractions_of_a_lane_do_not_depend_on_its_company() -> None:
     other = policy(1, first_lane=2)
     other.act({"obs": obs["obs"][:1]}, np.array([0]), no[:1], every[:1])
     np.testing.assert_allclose(other.values({"obs": obs["obs"][:1]}, np.array([0]))[0], first[2], rtol=1e-5)
+
+
+def test_the_account_of_a_turn_has_its_fetch() -> None:
+    actor, _ = make(WorldConfig(lanes=2), 0.5)
+    phases: list[int] = []
+    actor.groups[0]._enter = phases.append
+    actor.turn()
+    assert [PHASES[phase] for phase in phases] == ["write", "fetch", "infer", "write", "env"]

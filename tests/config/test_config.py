@@ -169,6 +169,8 @@ def test_numbers_have_ranges() -> None:
         ({"q.noisy_sigma": 0.1}, "q.noisy is off"),
         ({"replay.alpha": 0.5}, "prioritized is off"),
         ({"learner.weight_decay": 0.1}, "optimizer=adam"),
+        ({"learner.target_refresh_updates": 100}, "tau=1 copies"),
+        ({"algo": "ppo", "learner.target_refresh_updates": 100}, "algo=ppo does not use it"),
         ({"q.noisy": True, "explore.end": 0.1}, "q.noisy explores"),
         ({"explore.ladder_base": 0.5}, "schedule=linear"),
         ({"net.body": "mlp", "net.channels": [8, 8, 8]}, "net.body=mlp"),

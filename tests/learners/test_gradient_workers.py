@@ -242,3 +242,26 @@ def test_a_worker_that_is_late_is_told_of_and_waited_for_again() -> None:
     threads[0].join(10)
     assert late[:1] == [1]
     assert marks == [True, False]
+
+
+def test_values_of_the_target_that_came_early_do_not_disturb_workers() -> None:
+    """Updates that were compiled, with a target process, and are eager again: the workers' batch has no place for the values."""
+    config = LearnerConfig(target_every_updates=2)
+    alone, leader, other = (make(config) for _ in range(3))
+    shared = WorkersMemory(2, leader, rows(0, 9), {})
+    SharedGradients(leader, shared)
+    leader.gradient_by, together = leader.gradient, leader.gradient_by  # they rest while updates are compiled
+    leader._use([lambda *args: 1 / 0, lambda *args: 1 / 0])
+    leader.go_back("the compiled update failed")
+    leader.gradient_by = together
+    thread = threading.Thread(target=work, args=(shared, 1, other, never))
+    thread.start()
+    try:
+        for i in range(3):
+            batch = rows(i, 9)
+            leader(batch, {}, {"lr": 1e-2}, leader.lookahead(batch, {}))
+            alone(batch, {}, {"lr": 1e-2})
+    finally:
+        shared.dismiss()
+        thread.join(20)
+    torch.testing.assert_close(leader.state.weights, alone.state.weights, rtol=1e-3, atol=2e-5)

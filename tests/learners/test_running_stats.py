@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 from one_process import Parts
 from ppo_reference import Noisy
 
+from freewheel.algos.make import make_algo
 from freewheel.algos.running_stats import Running
 from freewheel.config import assemble
+from freewheel.contracts import Spaces
 
 
 @given(
@@ -32,6 +35,37 @@ def test_mean_and_variance_are_those_of_all_rows(sizes: list[int], scale: float,
     assert running.count == len(every)
     np.testing.assert_allclose(running.mean, every.mean(0), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(running.var, every.var(0), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite_are_left_out(bad: float) -> None:
+    rows = np.random.default_rng(0).normal(size=(6, 3))
+    rows[2, 1] = bad
+    running = Running(3)
+    running.add(torch.from_numpy(rows[2:3]))
+    assert running.count == 0
+    running.add(torch.from_numpy(rows))
+    good = np.delete(rows, 2, 0)
+    assert running.count == 5
+    np.testing.assert_allclose(running.mean, good.mean(0), rtol=1e-9)
+    np.testing.assert_allclose(running.var, good.var(0), rtol=1e-9)
+
+
+@pytest.mark.parametrize("huge", [1e25, 1e300])
+def test_an_observation_of_any_size_leaves_a_network_that_sees(huge: float) -> None:
+    """Its square does not fit float32, nor does it itself: the worlds let it pass, since it is a finite float64."""
+    settings = {"algo": "ppo", "ppo.normalize_obs": True}
+    config = assemble("Huge", settings, "none")
+    algo = make_algo(config, Spaces(spaces.Box(-np.inf, np.inf, (2,), np.float64), spaces.Discrete(2), 1))
+    obs = np.random.default_rng(0).normal(size=(8, 2))
+    obs[3, 0] = huge
+    learner = SimpleNamespace(update=SimpleNamespace(passes=SimpleNamespace(net=algo.net)))
+    algo.observe(SimpleNamespace(obs={"obs": obs}), learner)
+    assert algo.net.norm.mean.isfinite().all()
+    assert algo.net.norm.var.isfinite().all()
+    seen = algo.net.seen(torch.from_numpy(obs))
+    assert seen.isfinite().all()
+    assert seen[:, 1].std() > 0.5
 
 
 def watch(parts: Parts, rewards: list[list[tuple[float, bool]]], seen: list[Any]) -> None:

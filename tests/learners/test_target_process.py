@@ -63,6 +63,9 @@ def test_an_update_with_values_worked_out_before_is_the_same(case: str) -> None:
 def test_a_target_that_moves_within_a_call_has_no_values_before_it() -> None:
     assert not make(LearnerConfig(target_every_updates=10), unrolled=4).has_lookahead
     assert make(LearnerConfig(target_every_updates=12), unrolled=4).has_lookahead
+    for refresh, stands_still in ((10, False), (8, True)):
+        config = LearnerConfig(target_every_updates=12, tau=0.5, target_refresh_updates=refresh)
+        assert make(config, unrolled=4).has_lookahead == stands_still
 
 
 class Pair:
@@ -220,6 +223,8 @@ def learner() -> Learner:
         "learner.updates_per_call": 4,
         "learner.ratio": 32.0,
         "learner.target_every_updates": 8,
+        "learner.target_refresh_updates": 12,
+        "learner.tau": 0.5,
         "learner.lr": 1e-2,
         "replay.warmup_rows": 100,
         "replay.rows": 400,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,8 @@ def reference(net: nn.Module, config: LearnerConfig, num_updates: int, lr: float
             with torch.no_grad():
                 for moved, own in zip(target.parameters(), net.parameters(), strict=True):
                     moved.lerp_(own, config.tau)
+        if config.target_refresh_updates and (i + 1) % config.target_refresh_updates == 0:
+            target.load_state_dict(net.state_dict())
     return net
 
 
@@ -84,8 +87,9 @@ def reference(net: nn.Module, config: LearnerConfig, num_updates: int, lr: float
         LearnerConfig(target_every_updates=1, tau=0.1, clip_norm=0.01),
         LearnerConfig(clip_norm=0.0, optimizer="adamw", weight_decay=0.1),
         LearnerConfig(accumulate=4, target_every_updates=2),
+        LearnerConfig(target_every_updates=2, tau=0.1, target_refresh_updates=5),
     ],
-    ids=["hard", "soft-clipped", "adamw", "accumulated"],
+    ids=["hard", "soft-clipped", "adamw", "accumulated", "soft-and-refreshed"],
 )
 def test_updates_equal_those_of_torch(config: LearnerConfig) -> None:
     update = make(config)
@@ -127,6 +131,34 @@ def test_f09_an_update_that_is_not_finite_changes_nothing(what: str) -> None:
     update(rows(9), {}, {"lr": 1e-3})
     assert int(update.state.bad_in_row) == 0
     torch.testing.assert_close(update.state.decay, torch.tensor([0.9**2, 0.999**2]))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e25])
+@pytest.mark.parametrize(("is_graph", "accumulate"), [(False, 1), (True, 1), (False, 2), (True, 2)])
+def test_a_skipped_update_leaves_the_statistics_of_batch_norm(
+    bad: float, is_graph: bool, accumulate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 1e25 the loss and its gradient are finite, but the variance is not."""
+    as_traced(monkeypatch)
+    update = make(LearnerConfig(accumulate=accumulate, target_every_updates=2), norm="batch")
+    if is_graph:
+        update.compile(rows(0), {})
+    update(rows(0), {}, {"lr": 1e-3})
+    before = {name: tensor.clone() for name, tensor in update.tensors().items()}
+    for i in range(2):
+        batch = rows(i)
+        batch["obs"][-1] = bad
+        update(batch, {}, {"lr": 1e-3})
+    assert int(update.state.bad_in_row) == 2
+    for name, tensor in update.tensors().items():
+        if name.startswith("target"):  # follows the weights
+            assert torch.isfinite(tensor).all()
+        elif name not in ("optimizer.updates", "optimizer.bad_in_row"):
+            torch.testing.assert_close(tensor, before[name], rtol=0, atol=0, msg=name)
+    update(rows(5), {}, {"lr": 1e-3})
+    assert int(update.state.bad_in_row) == 0
+    counted = update.tensors()["net.body.layers.norm0.num_batches_tracked"]
+    assert counted == 2 * accumulate
 
 
 def test_a_first_update_that_is_not_finite_is_skipped_too() -> None:
@@ -192,13 +224,16 @@ def test_compiled_agrees_with_eager(algo: str, q: QConfig, norm: str, monkeypatc
     assert graph.tensors().keys() == eager.tensors().keys()
 
 
-@pytest.mark.parametrize(("together", "every", "accumulate"), [(1, 3, 1), (2, 3, 4), (2, 4, 1)])
+@pytest.mark.parametrize(
+    ("together", "every", "accumulate", "refresh"),
+    [(1, 3, 1, 0), (2, 3, 4, 0), (2, 4, 1, 0), (1, 2, 1, 3), (2, 4, 1, 6), (2, 4, 1, 9)],
+)
 def test_r105_the_switch_to_a_package_changes_no_result(
-    together: int, every: int, accumulate: int, monkeypatch: pytest.MonkeyPatch
+    together: int, every: int, accumulate: int, refresh: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three calls eager, three as a graph that an equal update has made: as six eager ones, the target's moves included."""
     as_traced(monkeypatch)
-    config = LearnerConfig(target_every_updates=every, tau=0.5, accumulate=accumulate)
+    config = LearnerConfig(target_every_updates=every, tau=0.5, accumulate=accumulate, target_refresh_updates=refresh)
     q = QConfig(noisy=True, num_quantiles=5)
     eager, update, other = (make(config, q, "qrdqn", unrolled=together) for _ in range(3))
     for n, (batches, draws) in enumerate(calls(eager.algo, 6, together)):
@@ -230,6 +265,39 @@ def test_a_package_compiled_in_one_step_is_adopted_by_another(tmp_path: Path, mo
         torch.testing.assert_close(update(rows(i), {}, {"lr": 1e-2}).loss, eager(rows(i), {}, {"lr": 1e-2}).loss)
     for name, tensor in update.tensors().items():
         torch.testing.assert_close(tensor, eager.tensors()[name], rtol=1e-3, atol=1e-5, msg=name)
+
+
+class Masked(nn.Module):
+    """Adds a constant with infinities, as attention does."""
+
+    mask: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        shares: torch.Tensor = (self.linear(obs) + self.mask).softmax(1)
+        return shares + self.linear(obs)
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.5])
+@pytest.mark.parametrize("is_graph", [False, True])
+def test_a_constant_with_infinities_is_no_statistic(
+    tau: float, is_graph: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_traced(monkeypatch)
+    config = LearnerConfig(target_every_updates=1, tau=tau)
+    settings = find_algo("dqn").Settings("test", net=NetConfig(complete=True))
+    settings = replace(settings, learner=config)
+    update = Update(make_algo(settings, Spaces(OBS, ACTIONS, 1), body=Masked()), config)
+    if is_graph:
+        update.compile(rows(0), {})
+    for i in range(3):
+        assert update(rows(i), {}, {"lr": 1e-3}).loss.isfinite()
+    assert int(update.state.bad_in_row) == 0
+    assert update.state.target.isfinite().all()
 
 
 class Moody(nn.Module):

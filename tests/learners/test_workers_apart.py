@@ -173,3 +173,22 @@ def test_all_of_the_shared_memory_is_pinned_and_a_refusal_is_told(monkeypatch: p
     monkeypatch.setattr(WorkersMemory, "pin", lambda self: False)
     pin_where_possible(update, shared)
     assert "could not be pinned; copies to cuda:1 take longer" in update.notes[0]
+
+
+@pytest.mark.parametrize("row", [0, -1])
+def test_a_skipped_update_leaves_the_statistics_of_every_worker(row: int) -> None:
+    """Whoever of the two has the bad row."""
+    leader, other = make(norm="batch"), make(norm="batch")
+    shared = memory_of(2, leader, 16)
+    together = SharedGradients(leader, shared)
+    bad = rows(1, 16)
+    bad["obs"][row] = float("nan")
+    with at_work(shared, [other]):
+        for batch in (rows(0, 16), bad):
+            before = leader.state.weights.clone()
+            together.update(batch, {}, {"lr": 1e-3})
+        torch.testing.assert_close(leader.state.weights, before, rtol=0, atol=0)
+        given = together.update(rows(2, 16), {}, {"lr": 1e-3})
+    assert given.loss.isfinite()
+    assert other.state.weights.isfinite().all()
+    assert leader.state.weights.isfinite().all()

@@ -6,15 +6,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from run_cases import planned
 
 from freewheel.machine.trial import Choice
 from freewheel.memory.counts import Counts
+from freewheel.memory.lanes import Lanes
+from freewheel.run.build import Acting, build_learner
 from freewheel.run.channel import Channel, pair
 from freewheel.run.learner_process import LearnerProcess
 from freewheel.run.state import restore_rows
 from freewheel.store.checkpoint import load_newest
+from freewheel.weights import board as boards
 
 
 class Update:
@@ -22,6 +27,14 @@ class Update:
 
     def go_back(self) -> None:
         self.is_compiled = False
+
+
+def fill(lanes: Lanes, num_rows: int) -> None:
+    writer, numbers = lanes.writer(), np.random.default_rng(0)
+    every, no = np.arange(lanes.num_lanes), np.zeros(lanes.num_lanes, np.bool_)
+    for _ in range(num_rows):
+        fields = {"obs": numbers.normal(size=(len(every), 4)).astype(np.float32), "action": no.astype(np.int64)}
+        writer.append(every, fields, numbers.normal(size=len(every)).astype(np.float32), no, no)
 
 
 @pytest.mark.parametrize(("chosen", "stays"), [("compiled", True), ("eager", False)])
@@ -74,6 +87,48 @@ def test_a_learner_sleeps_while_its_update_is_compiled(monkeypatch: pytest.Monke
         process.saver.close()
     assert num_waits == 3
     assert counts.updates > 0
+
+
+def test_weights_that_were_too_early_are_published_while_the_learner_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the lessons of a burst there may be none for a long time."""
+    plan = planned(**{"local.publish_every_updates": 100, "local.publish_every_s": 5.0})
+    (policy,) = plan.policies
+    clock = SimpleNamespace(now=50.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(boards, "time", clock)
+    learner = build_learner(plan, policy)
+    fill(policy.lanes, 30)
+    learner.begin(is_again=False)
+    plan.counts.of(0).add_steps(104)
+    while learner.turn():
+        pass
+    assert (learner.updates, learner.version) == (2, 1)
+    clock.now += 5.0
+    assert not learner.turn()
+    assert (learner.version, policy.board.version) == (2, 2)
+    clock.now += 5.0
+    assert not learner.turn()
+    assert learner.version == 2  # nothing has changed since
+    learner.close()
+
+
+def test_a_run_s_settings_reach_publisher_and_fetcher() -> None:
+    plan = planned(**{"local.publish_least_change": 0.5, "local.fetch_every_steps": 100, "local.fetch_every_s": 9.0})
+    (policy,) = plan.policies
+    learner = build_learner(plan, policy)
+    weights = Acting(policy, policy.seed, range(1)).weights
+    learner.begin(is_again=False)
+    assert weights.fetch(7)
+    learner.update.num_updates = 50
+    learner.turn()
+    assert learner.version == 1
+    learner.update.state.weights.mul_(2.0)
+    learner.update.num_updates = 100
+    learner.turn()
+    assert learner.version == 2
+    assert [step for step in (7, 50, 106, 107, 108) if weights.fetch(step)] == [107]
+    assert torch.equal(weights.vector, learner.update.state.weights)
+    learner.close()
 
 
 def test_a_hurried_end_saves_the_weights_before_the_replay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

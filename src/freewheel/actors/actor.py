@@ -28,7 +28,7 @@ class Weights(Protocol):
     @property
     def version(self) -> int: ...
 
-    def fetch(self) -> bool: ...
+    def fetch(self, step: int) -> bool: ...
 
 
 class GroupActor:
@@ -107,7 +107,8 @@ class GroupActor:
         """Chooses the actions, writes the rows and sends the actions."""
         ready = self._ready
         assert ready is not None
-        if self.weights.fetch():
+        self._enter(FETCH)
+        if self.weights.fetch(self._step):
             self._count(FETCHED, 1)
             self.policy.refresh()
         self._enter(INFER)

@@ -64,6 +64,7 @@ class Defaults:
     takes_complete: ClassVar[bool] = False  # net.complete: the user may give a network of action values
     uses_mask: ClassVar[bool] = False  # reads the mask of allowed actions
     shares_cores: ClassVar[bool] = False  # its learner computes while all actors act
+    trains_as_it_acts: ClassVar[bool] = False  # its network must be the same in training and in evaluation mode
     fewer_updates: ClassVar[str] = ""  # the setting for fewer updates per step, which the account advises
     outcome: ClassVar[Any] = Outcome
     extra: Mapping[str, ColumnSpec] = {}  # columns that its policy adds to a row

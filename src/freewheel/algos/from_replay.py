@@ -131,7 +131,8 @@ class FromReplay(Defaults):
         return self.config.local.publish_every_updates, self.config.local.publish_every_s
 
     def target_rule(self) -> TargetRule:
-        return TargetRule(self.config.learner.tau, self.config.learner.target_every_updates)
+        learner = self.config.learner
+        return TargetRule(learner.tau, learner.target_every_updates, learner.target_refresh_updates)
 
     @classmethod
     def check(cls, config: Any) -> None:
@@ -174,4 +175,6 @@ class FromReplay(Defaults):
         if not config.replay.prioritized:
             names = ("alpha", "beta", "beta_end", "priority_lag_updates")
             found |= {f"replay.{name}": "replay.prioritized is off" for name in names}
+        if config.learner.tau == 1.0:
+            found["learner.target_refresh_updates"] = "learner.tau=1 copies the online network at every move"
         return found

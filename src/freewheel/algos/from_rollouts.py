@@ -19,8 +19,15 @@ from freewheel.memory.segment import allowed_bytes, format_bytes
 from freewheel.spec import RowSpec
 
 # Settings that only learning from a replay uses.
-NOT_LEARNER = ("batch_size", "ratio", "updates_per_call", "target_every_updates", "tau")
-NOT_LOCAL = ("prefetch", "publish_every_updates", "publish_every_s")
+NOT_LEARNER = ("batch_size", "ratio", "updates_per_call", "target_every_updates", "tau", "target_refresh_updates")
+NOT_LOCAL = (
+    "prefetch",
+    "publish_every_updates",
+    "publish_every_s",
+    "publish_least_change",
+    "fetch_every_steps",
+    "fetch_every_s",
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class FromRollouts(Defaults):
     `columns` names what its `prepare` gives beside obs and action. Actors may be `max_lag` rollouts ahead of the learner.
     """
 
-    needs_bootstraps = True
+    needs_bootstraps = trains_as_it_acts = True
     rows_are = "rollout"
     columns: Sequence[str] = ()
     revalues = False  # the learner computes the values of all observations by its own weights

@@ -226,7 +226,7 @@ class Algorithm(FromRollouts):
         with torch.no_grad():
             self.obs_stats.add(net.raw(as_tensors(rows.obs)))
             net.norm.mean.copy_(self.obs_stats.mean)
-            net.norm.var.copy_(self.obs_stats.var)
+            net.norm.var.copy_(self.obs_stats.var.clamp(max=torch.finfo(torch.float32).max))
 
     def stats(self) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}

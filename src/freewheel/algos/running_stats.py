@@ -22,11 +22,14 @@ class Running:
         self.var = torch.ones(size, dtype=torch.float64)
 
     def add(self, rows: Tensor) -> None:
-        """Rows [n, size]."""
+        """Rows [n, size]. A row that is not finite is left out: it would stay in the statistics for good."""
         rows = rows.double()
-        many, mean, var = len(rows), rows.mean(0), rows.var(0, unbiased=False)
+        if not (is_finite := rows.isfinite().all(1)).all():
+            rows = rows[is_finite]
+        many = len(rows)
         if not many:
             return
+        mean, var = rows.mean(0), rows.var(0, unbiased=False)
         total = self.count + many
         away = mean - self.mean
         # Before the first rows the variance is a placeholder: its share is 0.

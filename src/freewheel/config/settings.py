@@ -176,6 +176,9 @@ class LearnerConfig:
     tau: Annotated[float, Range(SMALLEST, 1, "above 0 and at most 1, which copies the online network")] = 1.0
     """Target network update rate (Polyak); 1 copies the online network."""
 
+    target_refresh_updates: Natural = 0
+    """Also copy the online network into the target network every this many updates, if tau is below 1; 0 never does."""
+
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the update into one graph. on: before the first update; off: never; auto: in the local runtime, compile in the background and switch over if that saves time."""
 
@@ -216,6 +219,15 @@ class LocalConfig:
 
     publish_every_s: NotNegative = 0.1
     """Publish weights at least this often, in seconds."""
+
+    publish_least_change: NotNegative = 0.0
+    """Publish weights only if they differ from the last published ones by at least this fraction of their norm; 0 always publishes."""
+
+    fetch_every_steps: Natural = 0
+    """Actors fetch weights every this many steps of the run. If this and fetch_every_s are 0, they fetch each version as soon as it is there."""
+
+    fetch_every_s: NotNegative = 0.0
+    """Actors fetch weights every this many seconds, or after fetch_every_steps if that comes first; 0: by steps only."""
 
     act_precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
     """Precision of the actors' networks; int8 converts linear layers only. Except for fp32, the run reports speed and agreement with fp32. auto: bf16 for images, if the learner uses it and it is faster."""

@@ -134,8 +134,9 @@ class SharedGradients:
         """Of a loss over the whole batch: gives out the shares, computes the first one itself, adds up."""
         memory = self.memory
         (_, mine), *others = shares = memory.shares
-        # Only what the workers read: the leader's rows come first and stay where they are.
-        for shared, given in zip(leaves(memory.batch), leaves(batch), strict=True):
+        # Only what the workers read: the leader's rows come first and stay where they are. Workers work out target values themselves.
+        seen = {name: batch[name] for name in memory.batch}
+        for shared, given in zip(leaves(memory.batch), leaves(seen), strict=True):
             shared[mine:].copy_(given[mine:])
         for name, given in draws.items():
             memory.draws[name].copy_(given)

@@ -12,6 +12,7 @@ from freewheel.contracts import Batch, Draws, Hyper
 from freewheel.learners.optimizer import State
 from freewheel.learners.package import Function
 from freewheel.learners.passes import Gradient
+from freewheel.learners.target_rules import share_at
 from freewheel.memory.nested import filled, leaves, nth, num_rows, parts_of, rows_of
 
 if TYPE_CHECKING:
@@ -88,5 +89,4 @@ def _move_targets(update: Update, state: State) -> None:
     updates = state.updates if state.updates.ndim == 0 else state.updates[group]
     updates = updates if steps == 1 else updates // steps
     for own, rule in update.rules:
-        moves = (updates % rule.every_updates == 0).float() * rule.tau
-        state.target[own].lerp_(state.weights[own], moves)
+        state.target[own].lerp_(state.weights[own], share_at(rule, updates))

@@ -73,7 +73,7 @@ class Learner:
     def updates(self) -> int:
         return self.update.num_updates
 
-    def fetch(self) -> bool:
+    def fetch(self, step: int = 0) -> bool:
         """For a policy that acts in the learner's own process: there is nothing to copy."""
         return False
 
@@ -86,6 +86,7 @@ class Learner:
 
     def turn(self) -> bool:
         if not self.pace.due():
+            self._offer(waits=True)  # the last lesson's weights may have been too early
             return False
         self._enter(SAMPLE)
         share_done = self.pace.share_done(self.config.steps)
@@ -101,8 +102,7 @@ class Learner:
             self.version = self._versions
         self._count(UPDATES, done)
         self._count(SAMPLES, self.memory.num_samples)
-        if self.publisher is not None and self.publisher.is_due(self.updates):
-            self.publish()
+        self._offer(waits=False)
         self.pace.learned(done, self.memory)
         return True
 
@@ -110,9 +110,17 @@ class Learner:
         self.pace.wait_to_learn()
 
     def publish(self) -> None:
+        """Whatever is due: at the begin and the end of a run."""
         if self.publisher is not None:
             self._enter(PUBLISH)
-            self.version = self.publisher.publish(self.update.state.weights.cpu(), self.updates)
+            self.publisher.publish(self.update.state.weights, self.updates)
+            self.version = self.publisher.version
+
+    def _offer(self, waits: bool) -> None:
+        if self.publisher is not None and self.publisher.is_due(self.updates):
+            self._enter(PUBLISH)
+            self.publisher.offer(self.update.state.weights, self.updates, waits)
+            self.version = self.publisher.version
 
     def _learn(self, lesson: Any, share_done: float) -> None:
         algo, update, enter = self.algo, self.update, self._enter

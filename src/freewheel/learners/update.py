@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from freewheel.config import LearnerConfig
-from freewheel.contracts import Algo, Batch, Draws, Hyper, TargetRule
+from freewheel.contracts import Algo, Batch, Draws, Hyper
 from freewheel.errors import ConfigError
 from freewheel.learners import out_of_memory, package
 from freewheel.learners.graph import functions_of
 from freewheel.learners.optimizer import PIECE, Adam, State
 from freewheel.learners.package import Function
 from freewheel.learners.passes import Gradient, Passes, has_target
+from freewheel.learners.target_rules import move_within, rules_of, share_at
 from freewheel.memory.nested import Nested, leaves, mapped, moved, nth, num_rows, parts_of, rows_of
 from freewheel.nets.flat import Flat
 
@@ -44,7 +45,8 @@ class Update:
     It starts eager. `compile`, or `adopt` of what `package` made in another process, changes how the next updates are
     computed and nothing else: state, shapes and results stay the same.
 
-    A loss or gradient that is not finite leaves weights and optimiser as they were; `state.bad_in_row` counts such updates.
+    A loss, gradient or statistic of the network that is not finite leaves weights, statistics and optimiser as they were;
+    `state.bad_in_row` counts such updates.
     """
 
     def __init__(
@@ -78,9 +80,9 @@ class Update:
         self._compiled: list[Function] = []
         self._lookahead: Function | None = None
         self.num_moves = 0  # of the target
-        self.rules = self._target_rules()
+        self.rules = rules_of(self.flat, self.passes.slices, algo.groups)
         # A graph moves the target between its updates; after its last one Python can do it, without a cost to the others.
-        self.moves_in_graph = any(rule.every_updates % unrolled != 0 for _, rule in self.rules)
+        self.moves_in_graph = move_within(self.rules, unrolled)
         # A graph of a batch in parts would hold the network as many times: one part's gradient is compiled, and called for each.
         self.is_by_parts = config.accumulate > 1
         # Where the target stands still during a call, its outputs can be computed for all updates at once, and before.
@@ -220,6 +222,18 @@ class Update:
         rest = {name: tensor for name, tensor in vars(state).items() if name not in ("weights", "target")}
         return named | {f"optimizer.{name}": tensor for name, tensor in rest.items()}
 
+    def _step(self, state: State, hyper: Hyper, which: int, gradient_of: Callable[[], Gradient], piece: int) -> Updated:
+        """A loss's gradient and the step by it. Passes move statistics of the network (BatchNorm); a step that is skipped undoes that."""
+        _, statistics = self.flat.split(state.weights)
+        if not len(statistics):
+            return self._apply(state, hyper, which, gradient_of(), piece)
+        before = statistics.clone()
+        gradient = gradient_of()
+        loss = torch.where(torch.isfinite(statistics).all(), gradient.loss, torch.nan)
+        done = self._apply(state, hyper, which, gradient._replace(loss=loss), piece)
+        statistics.copy_(torch.where(torch.isfinite(done.norm + done.loss), statistics, before))
+        return done
+
     def _apply(self, state: State, hyper: Hyper, which: int, gradient: Gradient, piece: int) -> Updated:
         """One step of the optimiser for each group of a loss."""
         norms = []
@@ -249,7 +263,7 @@ class Update:
         for i in range(self.unrolled):
             rows, drawn = (batch, draws) if self.unrolled == 1 else (nth(batch, i), nth(draws, i))
             done = [
-                self._apply(state, hyper, which, gradient_of(rows, drawn, which), piece)
+                self._step(state, hyper, which, partial(gradient_of, rows, drawn, which), piece)
                 for which in range(len(self.algo.losses))
             ]
             each.append(done[0] if len(done) == 1 else Updated(*_stacked(done), done[0].outcome))
@@ -271,24 +285,10 @@ class Update:
             for own, group in zip(self.passes.slices, self.algo.groups, strict=True)
         ]
 
-    def _target_rules(self) -> list[tuple[slice, TargetRule]]:
-        """What of the vectors each rule moves: the parameters of its group, and the buffers of the same modules."""
-        flat, groups = self.flat, self.algo.groups
-        if len(groups) == 1:
-            found = [(slice(0, flat.size), groups[0].target)]
-        else:
-            found = [(own, group.target) for own, group in zip(self.passes.slices, groups, strict=True)]
-            at = flat.num_params
-            for name, shape in flat.buffer_shapes.items():
-                rule = next((group.target for group in groups if name.startswith(group.prefix)), None)
-                found.append((slice(at, at + shape.numel()), rule))
-                at += shape.numel()
-        return [(own, rule) for own, rule in found if rule is not None]
-
     def _move_targets(self) -> None:
-        due = [(own, rule) for own, rule in self.rules if self.num_updates % rule.every_updates == 0]
-        for own, rule in due:
-            self.state.target[own].lerp_(self.state.weights[own], rule.tau)
+        due = [(own, share) for own, rule in self.rules if (share := share_at(rule, self.num_updates))]
+        for own, share in due:
+            self.state.target[own].lerp_(self.state.weights[own], share)
         self.num_moves += bool(due)
 
     def _in_parts(self, gradient_of: GradientOf, batch: Batch, draws: Draws, which: int) -> Gradient:

@@ -15,7 +15,7 @@ class Flat:
     """Where each parameter and buffer of a network lies in the vector: parameters first, then buffers.
 
     Float buffers (the statistics of BatchNorm) are part of it, so they are published with the weights; the optimiser changes the
-    first `num_params` numbers. Other buffers are constants of the network and stay in it.
+    first `num_params` numbers. Other buffers, and those with infinities, are constants of the network and stay in it.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -70,7 +70,10 @@ class Flat:
 
 def _travels(name: str, tensor: Tensor) -> bool:
     # BatchNorm counts its batches in an integer, in place; as a float in the vector it is exact to 2**24.
-    return tensor.is_floating_point() or name.endswith("num_batches_tracked")
+    if name.endswith("num_batches_tracked"):
+        return True
+    # Infinities are those of a constant, such as a mask of attention: no number moves towards them.
+    return tensor.is_floating_point() and bool(tensor.isfinite().all())
 
 
 def views_of(vector: Tensor, shapes: dict[str, torch.Size]) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ LEAST_CPU = 0.7
 NOT_AT_WORK = ("start", "wait_data", "wait_workers", "compile", "checkpoint", "stop")
 # Gradient workers have equal parts of a batch, so their gradients should arrive at about the same time.
 MOST_WORKERS = 0.1
+FRESHER = "Use fewer lanes per actor, or more actors (local.actors), or lower local.fetch_every_steps and local.fetch_every_s if you set them."
 
 
 def find_warnings(
@@ -91,11 +92,7 @@ def _of_counts(role: RoleTime, published: int) -> Iterator[str]:
         return
     if published > 1 and counters.get("steps", 0) > 0 and counters.get("fetched", 0) == 0 and "fetched" in counters:
         yield (
-            f"{role.name} fetched none of {published:,} versions of the weights: it acted with the first one. Use fewer lanes "
-            "per actor, or more actors (local.actors)."
+            f"{role.name} fetched none of {published:,} versions of the weights: it acted with the first one. {FRESHER}"
         )
     if (lag := role.gauges.get("policy_lag", 0.0)) > MOST_LAG:
-        yield (
-            f"{role.name} acts with weights {lag:,.0f} versions old: its turns take too long. Use fewer lanes per actor, or "
-            "more actors (local.actors)."
-        )
+        yield f"{role.name} acts with weights {lag:,.0f} versions old: its turns take too long, or it fetches too seldom. {FRESHER}"

@@ -14,7 +14,7 @@ from freewheel.machine.device import prepare
 from freewheel.nets.flat import Flat
 from freewheel.report.ledger import Page
 from freewheel.run.plan import Plan, PolicyPlan
-from freewheel.weights.board import Fetcher, Publisher
+from freewheel.weights.board import Fetcher, HostCopy, Publisher
 from freewheel.worlds.world import World
 
 
@@ -36,16 +36,28 @@ def build_learner(plan: Plan, policy: PolicyPlan, page: Page | None = None, devi
     """For the learner's process, and for the process that compiles for it; on its own device unless another is named."""
     is_local = plan.layout.runtime == "local"
     algo, config = policy.algo(), policy.config
+    update = build_update(policy, device or policy.device, algo)
     return Learner(
         algo,
-        build_update(policy, device or policy.device, algo),
+        update,
         algo.memory(policy.lanes, policy.seed, prefetch=config.local.prefetch if is_local else 0),
         build_pace(plan, policy, algo),
         replace(config, steps=plan.config.steps),
-        publisher=Publisher(policy.board, *algo.publish_every()) if is_local else None,
+        publisher=_publisher(policy, update) if is_local else None,
         bootstraps=policy.bootstraps,
         dials=policy.dials,
         page=page,
+    )
+
+
+def _publisher(policy: PolicyPlan, update: Update) -> Publisher:
+    flat = update.flat
+    return Publisher(
+        policy.board,
+        *update.algo.publish_every(),
+        least_change=policy.config.local.publish_least_change,
+        num_params=flat.num_params,
+        copy=HostCopy(flat.size, update.device) if update.device.type == "cuda" else None,
     )
 
 
@@ -79,7 +91,8 @@ class Acting:
         flat = Flat(self.algo.net)
         vector = flat.vector(self.algo.net)
         self.net = flat.bind(self.algo.net, vector).eval().requires_grad_(False)
-        self.weights = Fetcher(policy.board, vector)
+        local = policy.config.local
+        self.weights = Fetcher(policy.board, vector, local.fetch_every_steps, local.fetch_every_s)
         self.policy: Policy = self.algo.policy(self.net, seed, lanes, policy.spaces.num_lanes, policy.dials)
 
 

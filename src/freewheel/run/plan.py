@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from freewheel.algos.make import make_algo, seed_of, stream_seed
+from freewheel.algos.make import make_algo, refuse_modes, seed_of, stream_seed
 from freewheel.config import Config, find_algo
 from freewheel.contracts import Spaces
 from freewheel.errors import ConfigError, about
@@ -204,6 +204,8 @@ def _plan_policy(plan: Plan, setup: Setup, group: Group, name: str, share: float
     spec = RowSpec.of(group.obs_space, group.action_space, algo.extra)
     algo.refuse_memory(spec, num_lanes)
     algo.updates_together()  # refuses settings that exclude each other
+    if setup.body is not None or ":" in config.net.body:
+        refuse_modes(algo)
     return PolicyPlan(
         name,
         len(plan.policies),

@@ -72,7 +72,10 @@ class WorkerControl:
     def look(self) -> None:
         """Called now and then between lessons."""
         learner, memory = self._learner, self._memory
-        if not self._is_open or memory is None or learner.update.is_compiled or learner.updates < LOOK_AFTER:
+        if learner.update.is_compiled:
+            return
+        self.go_on()  # a compiled update that failed is an eager one again
+        if not self._is_open or memory is None or learner.updates < LOOK_AFTER:
             return
         if not self._has_asked:
             self._has_asked = True

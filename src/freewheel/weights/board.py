@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import torch
 
@@ -68,39 +69,134 @@ class Board(Shared):
 
 
 class Publisher:
-    """The learner's side: publishes after so many updates, or so many seconds after the last time."""
+    """The learner's side: publishes weights that were updated, after so many updates or so many seconds, whichever comes first.
 
-    def __init__(self, board: Board, every_updates: int, every_s: float) -> None:
+    Only if the first `num_params` of them differ from the version before by `least_change` of its norm. `copy` brings them from a
+    CUDA device while the learner goes on: the version is out a little later; with `every_s` 0 the learner waits for it.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        every_updates: int,
+        every_s: float,
+        *,
+        least_change: float = 0.0,
+        num_params: int | None = None,
+        copy: HostCopy | None = None,
+    ) -> None:
         self.board, self.num_published = board, 0
         self._every_updates, self._every_s = every_updates, every_s
-        self._due_s, self._published_at = 0.0, -1
+        self._least_change, self._num_params, self._copy = least_change, num_params, copy
+        self._due_s, self._offered_at = 0.0, -1
+        self._before: torch.Tensor | None = None  # of the version before
+
+    @property
+    def version(self) -> int:
+        return self.board.version
 
     def is_due(self, updates: int) -> bool:
-        return updates - self._published_at >= self._every_updates or time.monotonic() >= self._due_s
+        """Whether `offer` has anything to do."""
+        return self._is_due(updates) or (self._copy is not None and self._copy.is_on_its_way)
 
-    def publish(self, weights: torch.Tensor, updates: int) -> int:
-        """Gives the version."""
+    def offer(self, weights: torch.Tensor, updates: int, waits: bool = False) -> None:
+        """The weights after so many updates. `waits`: for a copy on its way too."""
+        self._settle(waits)
+        if not self._is_due(updates):
+            return
+        self._mark(updates)
+        if self._has_changed(weights):
+            self._publish(weights, waits or self._every_s == 0)
+
+    def publish(self, weights: torch.Tensor, updates: int) -> None:
+        """Now, however little they have changed."""
+        self._mark(updates)
+        self._publish(weights, waits=True)
+
+    def _is_due(self, updates: int) -> bool:
+        since = updates - self._offered_at
+        return since != 0 and (since >= self._every_updates or time.monotonic() >= self._due_s)
+
+    def _mark(self, updates: int) -> None:
+        self._offered_at, self._due_s = updates, time.monotonic() + self._every_s
+
+    def _has_changed(self, weights: torch.Tensor) -> bool:
+        before = self._before
+        if before is None:
+            return True
+        return bool((weights[: self._num_params] - before).norm() >= self._least_change * before.norm())
+
+    def _publish(self, weights: torch.Tensor, waits: bool) -> None:
         self.num_published += 1
-        self._published_at, self._due_s = updates, time.monotonic() + self._every_s
-        return self.board.publish(weights)
+        if self._least_change:
+            self._before = weights[: self._num_params].clone()
+        if self._copy is None:
+            self.board.publish(weights.cpu())
+            return
+        self._settle(waits=True)
+        self._copy.start(weights)
+        self._settle(waits)
+
+    def _settle(self, waits: bool) -> None:
+        """Publishes a copy that has arrived."""
+        if self._copy is not None and (copied := self._copy.finished(waits)) is not None:
+            self.board.publish(copied)
+
+
+class HostCopy:
+    """Copies a vector from a CUDA device to pinned memory, by a stream of its own, while the device computes."""
+
+    def __init__(self, size: int, device: torch.device, cuda: Any = torch.cuda) -> None:
+        self._device, self._cuda, self._stream = device, cuda, cuda.Stream(device)
+        self._pinned = torch.empty(size, pin_memory=cuda.is_available())
+        self._done: Any = None  # the event after the copy that is on its way
+
+    @property
+    def is_on_its_way(self) -> bool:
+        return self._done is not None
+
+    def start(self, vector: torch.Tensor) -> None:
+        """Does not wait. The memory of the copy before it is used again: it must have finished."""
+        staged = vector.clone()  # the next update changes the vector
+        self._stream.wait_stream(self._cuda.current_stream(self._device))
+        with self._cuda.stream(self._stream):
+            self._pinned.copy_(staged, non_blocking=True)
+            self._done = self._cuda.Event()
+            self._done.record(self._stream)
+        staged.record_stream(self._stream)
+
+    def finished(self, waits: bool) -> torch.Tensor | None:
+        """The copy, once: None before it is there."""
+        if self._done is None or not (waits or self._done.query()):
+            return None
+        self._done.synchronize()
+        self._done = None
+        return self._pinned
 
 
 class Fetcher:
-    """The actor's side: copies the newest weights into the vector that its network uses. `version` is theirs; 0 before the first."""
+    """The actor's side: copies the newest weights into the vector that its network uses. `version` is theirs; 0 before the first.
 
-    def __init__(self, board: Board, vector: torch.Tensor) -> None:
+    It takes each version at most once: so many steps or seconds after the last time, whichever comes first; as soon as it is
+    there if both are 0.
+    """
+
+    def __init__(self, board: Board, vector: torch.Tensor, every_steps: int = 0, every_s: float = 0.0) -> None:
         self.board, self.vector = board, vector
         self.version = 0
+        self._every_steps, self._every_s = every_steps, every_s
+        self._due_step, self._due_s = 0, 0.0
 
     @property
     def lag(self) -> int:
         """Versions that it is behind."""
         return self.board.version - self.version
 
-    def fetch(self) -> bool:
-        """Whether there were newer weights. Again when the learner overtook the copy: the vector then holds no version."""
-        if self.board.version == self.version:
+    def fetch(self, step: int = 0) -> bool:
+        """Whether it has newer weights now. Tries again when the learner overtook the copy: the vector then holds no version."""
+        if self.board.version == self.version or not self._is_due(step):
             return False
+        self._due_step, self._due_s = step + self._every_steps, time.monotonic() + self._every_s
         for _ in range(FETCHES):
             found = self.board.fetch(self.vector)
             if found is not None:
@@ -110,3 +206,9 @@ class Fetcher:
             f"an actor was overtaken {FETCHES} times by new weights while it copied them. Publish less often "
             "(local.publish_every_updates, local.publish_every_s)."
         )
+
+    def _is_due(self, step: int) -> bool:
+        if self.version == 0 or not (self._every_steps or self._every_s):
+            return True
+        by_steps = self._every_steps > 0 and step >= self._due_step
+        return by_steps or (self._every_s > 0 and time.monotonic() >= self._due_s)
