@@ -150,6 +150,11 @@ class ValueBased(FromReplay):
             add(name not in cls.own_settings, f"it belongs to {owners}, and algo={config.algo}", name)
         add("q.loss" in cls.own_settings and q.loss == "mse", "q.loss=mse has no Huber part", "q.huber")
         add(not q.noisy, "q.noisy is off", "q.noisy_sigma")
+        add(":" in config.net.body, f"net.body={config.net.body} is your own network", "q.head")
+        is_plain = not (q.dueling or q.noisy or cls.has_fractions)
+        add(is_plain, f"{config.algo} without q.dueling and q.noisy has one linear head", "q.head")
+        least = 2 if cls.has_fractions and config.net.body == "mlp" else 1
+        add(len(config.net.hidden) < least, f"net.hidden={config.net.hidden} leaves no layer for the head", "q.head")
         ladder = ("explore.ladder_base", "explore.ladder_power")
         add(explore.schedule != "ladder", f"explore.schedule={explore.schedule}", *ladder)
         add(explore.schedule == "constant", "explore.schedule=constant", "explore.start", "explore.over_steps")
