@@ -116,6 +116,15 @@ def test_quantile_huber_is_the_triple_loop(seed: int, n: int, m: int, kappa: flo
     assert quantile_huber(online, goal, taus, kappa).tolist() == pytest.approx(want, rel=1e-4, abs=1e-5)
 
 
+def test_more_quantiles_give_no_larger_loss() -> None:
+    """So learner.clip_norm means the same for any number of them, and the same as in DQN."""
+    online, goal, taus = torch.randn(3, 5), torch.randn(3, 4), torch.rand(3, 5)
+    once = quantile_huber(online, goal, taus, 1.0)
+    assert torch.allclose(quantile_huber(online.repeat(1, 10), goal, taus.repeat(1, 10), 1.0), once)
+    far = quantile_huber(torch.zeros(1, 50), torch.full((1, 50), 1e3), midpoints(50), 1.0)
+    assert far.item() == pytest.approx(0.5 * (1e3 - 0.5))  # half of Huber's: tau on the one side, 1 - tau on the other
+
+
 def test_quantile_huber_is_least_at_the_quantiles() -> None:
     samples = torch.linspace(0, 1, 1001).unsqueeze(0)
     taus = midpoints(4)

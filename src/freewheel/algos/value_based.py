@@ -186,13 +186,14 @@ def chosen(values: Tensor, actions: Tensor) -> Tensor:
 def quantile_huber(online: Tensor, goal: Tensor, taus: Tensor, kappa: float) -> Tensor:
     """[B]: online quantiles [B, N], whose fractions are taus [B, N] or [N], against samples of the target [B, M].
 
-    Each pair's error u weighs tau if the target lies above and 1 - tau below; sum over the online, mean over the target ones.
+    Each pair's error u weighs tau if the target lies above and 1 - tau below; the mean of all pairs. The papers add up the online ones:
+    Adam takes the same steps for both, but clipping would depend on their number.
     """
     u = goal.unsqueeze(1) - online.unsqueeze(2)
     far = u.abs()
     huber = torch.where(far <= kappa, 0.5 * u.square(), kappa * (far - 0.5 * kappa))
     side = (taus.unsqueeze(-1) - (u.detach() < 0).float()).abs()
-    return (side * huber / kappa).mean(2).sum(1)
+    return (side * huber / kappa).mean((1, 2))
 
 
 def quantile_goal(batch: Batch, next_out: Tensor, best: Tensor) -> Tensor:
