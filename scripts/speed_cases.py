@@ -85,6 +85,7 @@ class SpeedCase:
     unit: str = "steps"
     env: str = CARTPOLE
     least_updates: int = 64
+    added: Mapping[str, Any] = field(default_factory=dict)  # settings that the base lacks, at what it does
 
     @property
     def is_one_process(self) -> bool:
@@ -123,7 +124,7 @@ UNFILLED = {"rollout.rows": 50_000, "ppo.minibatches": 1, "ppo.epochs": 1, "lear
 CASES: dict[str, SpeedCase] = {
     "dqn": _dqn(),
     "per": _dqn({"replay.prioritized": True, "q.n_step": 3}),
-    "iqn": _dqn(TAUS, algo="iqn"),
+    "iqn": _dqn(TAUS, algo="iqn", added={"q.head": "linear"}),
     "ppo/8": _ppo(8),
     "ppo/64": _ppo(64),
     "appo": _ppo(64, {"runtime": "local", "local.actors": 1, "local.pin": "off"}, algo="appo"),

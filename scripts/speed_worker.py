@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from speed_cases import CASES, ENDLESS, RENAMED, SpeedCase
@@ -117,6 +118,8 @@ def main() -> None:
     die_with_parent()
     marks, case = Marks(given.folder), CASES[given.case]
     clock = time.process_time if given.clock == "cpu" else marks.running_s
+    if given.current:
+        case = replace(case, settings={**case.settings, **case.added})
     measure(case, Meter(case, given.warm_s, given.seconds, clock, marks.mark), RENAMED if given.current else {})
 
 

@@ -67,7 +67,7 @@ def loss_of(net: Net, target: Net, batch: Batch) -> Tensor:
         online[:, :, None].expand_as(error), goal[:, None, :].expand_as(error), reduction="none", delta=HUBER
     )
     side = (taus[:, :, None] - (error.detach() < 0).float()).abs()
-    return (side * huber / HUBER).mean(2).sum(1).mean()
+    return (side * huber / HUBER).mean()
 
 
 def of_actions(quantiles: Tensor, actions: Tensor) -> Tensor:

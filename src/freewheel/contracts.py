@@ -177,6 +177,7 @@ class Algo(Protocol):
     def observe(self, rows: Any, learner: Any) -> None: ...  # after a lesson: statistics for normalisation
     def stats(self) -> dict[str, Tensor]: ...  # these statistics, for a checkpoint
     def metrics(self) -> dict[str, float]: ...
+    def warnings(self, metrics: Mapping[str, float]) -> list[str]: ...  # what looks wrong in them, each once
     def num_updates(self, steps: int) -> float: ...  # that so many steps make due
     def updates_together(self) -> int: ...  # updates per call, as one graph if they are compiled
     def publish_every(self) -> tuple[int, float]: ...  # updates and seconds between two versions of the weights

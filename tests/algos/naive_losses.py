@@ -21,7 +21,7 @@ def quantile_huber(online: Row, goal: Row, taus: Row, kappa: float) -> float:
     for value, tau in zip(online, taus, strict=True):
         for wanted in goal:
             u = wanted - value
-            total += abs(tau - (1.0 if u < 0 else 0.0)) * huber(u, kappa) / kappa / len(goal)
+            total += abs(tau - (1.0 if u < 0 else 0.0)) * huber(u, kappa) / kappa / len(goal) / len(online)
     return total
 
 

@@ -33,6 +33,10 @@ def forward(params: Any, obs: Tensor, noise: Tensor | None, taus: Tensor | None)
     return out
 
 
+def projected(probs: Tensor, reward: Tensor, discount: Tensor, v_min: float, v_max: float) -> Tensor:
+    return c51.project(probs, c51.places(reward, discount, v_min, v_max, probs.shape[1]))
+
+
 def batch_of(reward: list[float], discount: list[float], weight: list[float], action: list[int]) -> dict[str, Tensor]:
     rows = torch.arange(len(reward))
     return {
@@ -116,6 +120,15 @@ def test_quantile_huber_is_the_triple_loop(seed: int, n: int, m: int, kappa: flo
     assert quantile_huber(online, goal, taus, kappa).tolist() == pytest.approx(want, rel=1e-4, abs=1e-5)
 
 
+def test_more_quantiles_give_no_larger_loss() -> None:
+    """So learner.clip_norm means the same for any number of them, and the same as in DQN."""
+    online, goal, taus = torch.randn(3, 5), torch.randn(3, 4), torch.rand(3, 5)
+    once = quantile_huber(online, goal, taus, 1.0)
+    assert torch.allclose(quantile_huber(online.repeat(1, 10), goal, taus.repeat(1, 10), 1.0), once)
+    far = quantile_huber(torch.zeros(1, 50), torch.full((1, 50), 1e3), midpoints(50), 1.0)
+    assert far.item() == pytest.approx(0.5 * (1e3 - 0.5))  # half of Huber's: tau on the one side, 1 - tau on the other
+
+
 def test_quantile_huber_is_least_at_the_quantiles() -> None:
     samples = torch.linspace(0, 1, 1001).unsqueeze(0)
     taus = midpoints(4)
@@ -170,7 +183,7 @@ def test_projection_by_hand() -> None:
         (0.5, 1.0, [0.05, 0.15, 0.25, 0.55]),
         (0.0, 0.5, [0.1 + 0.1, 0.1 + 0.3 + 0.2, 0.2, 0.0]),  # 0, 0.5, 1, 1.5
     ]:
-        got = c51.project(table([[0.1, 0.2, 0.3, 0.4]]), table([reward]), table([discount]), 0.0, 3.0)
+        got = projected(table([[0.1, 0.2, 0.3, 0.4]]), table([reward]), table([discount]), 0.0, 3.0)
         assert got[0].tolist() == pytest.approx(want, abs=1e-6), (reward, discount)
 
 
@@ -191,7 +204,7 @@ def test_projection_is_the_loop_and_keeps_all_chances(
     if whole:  # a whole number of atoms up or down: every value falls on an atom
         reward = (reward * (count - 1) / (ends[1] - ends[0])).round() * (ends[1] - ends[0]) / (count - 1)
     discount = table([1.0, 0.99, 0.5, 0.0])
-    got = c51.project(chances, reward, discount, *ends)
+    got = projected(chances, reward, discount, *ends)
     rows = zip(chances.tolist(), reward.tolist(), discount.tolist(), strict=True)
     for line, row in zip(got.tolist(), rows, strict=True):
         assert line == pytest.approx(naive.project(*row, *ends), abs=2e-4)
@@ -207,7 +220,7 @@ def test_projection_keeps_the_mean_inside_the_ends(seed: int, count: int) -> Non
     discount = 0.5 * torch.rand(4, generator=g)
     reward = torch.rand(4, generator=g) - 0.5  # |reward| + discount * 1 <= 1: nothing is cut
     z = c51.atoms(-1.0, 1.0, count)
-    got = c51.project(chances, reward, discount, -1.0, 1.0) @ z
+    got = projected(chances, reward, discount, -1.0, 1.0) @ z
     assert torch.allclose(got, reward + discount * (chances @ z), atol=1e-5)
 
 

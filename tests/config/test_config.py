@@ -176,6 +176,12 @@ def test_numbers_have_ranges() -> None:
         ({"net.body": "mlp", "net.channels": [8, 8, 8]}, "net.body=mlp"),
         ({"net.body": "my:net", "net.hidden": [8]}, "your own network"),
         ({"net.complete": True}, "built-in network"),
+        ({"net.body": "my:net", "net.complete": True, "learner.precision": "bf16"}, "computed in fp32"),
+        ({"net.body": "my:net", "net.complete": True, "local.act_precision": "int8"}, "computed in fp32"),
+        ({"q.head": "linear"}, "one linear head"),
+        ({"q.dueling": True, "q.head": "paper", "net.body": "my:net"}, "your own network"),
+        ({"q.dueling": True, "q.head": "paper", "net.hidden": []}, "no layer for the head"),
+        ({"algo": "iqn", "q.head": "paper", "net.body": "mlp", "net.hidden": [8]}, "no layer for the head"),
     ],
 )
 def test_a_setting_without_effect_is_refused(given: dict[str, Any], reason: str) -> None:
@@ -194,6 +200,19 @@ def test_a_saved_config_comes_back() -> None:
     config = assemble("CartPole-v1", {"algo": "iqn", "net.hidden": [8, 4], "explore.override": 0.5})
     assert from_dict(json.loads(json.dumps(asdict(config)))) == config
     assert from_dict(asdict(config), {"steps": 5}).steps == 5
+
+
+def test_a_config_of_before_a_setting_means_what_it_did_then() -> None:
+    saved = asdict(assemble(NO_ENV, {"algo": "rainbow"}))
+    assert saved["q"].pop("head") == "paper"
+    assert from_dict(saved).q.head == "linear"  # type: ignore[attr-defined]
+
+
+def test_a_network_that_gives_the_values_itself_is_computed_in_float32(tmp_path: Path) -> None:
+    preset = tmp_path / "own.toml"
+    preset.write_text('[all.learner]\nprecision = "auto"\n')
+    config = assemble(NO_ENV, {"net.body": "my:net", "net.complete": True}, str(preset))
+    assert (config.learner.precision, config.local.act_precision) == ("fp32", "fp32")
 
 
 def test_every_setting_says_what_it_is() -> None:

@@ -39,6 +39,24 @@ def test_mario_has_the_large_network(env: str) -> None:
     assert config.learner.ratio <= 20
 
 
+@pytest.mark.parametrize("algo", ["c51", "rainbow"])
+@pytest.mark.parametrize(
+    ("env", "least", "most"),
+    [
+        ("CartPole-v1", 0, 99),
+        ("Acrobot-v1", -99, 0),
+        ("MountainCar-v0", -87, 0),
+        ("LunarLander-v3", -365, 166),
+        (ATARI[0], -10, 10),
+        (MARIO[0], -40, 1_320),
+    ],
+)
+def test_supports_hold_the_discounted_returns(algo: str, env: str, least: float, most: float) -> None:
+    q = assemble(env, {"algo": algo}).q  # type: ignore[attr-defined]
+    assert q.v_min <= least <= most <= q.v_max
+    assert q.v_max - q.v_min <= 1.5 * (most - least)
+
+
 @pytest.mark.parametrize(
     "env", ["PongLike-v0", "my:ALE/Pong-v5x", "mine:SuperMarioBros", "CartPole-v1", "freewheel/Catch-v0"]
 )

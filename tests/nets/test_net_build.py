@@ -86,6 +86,73 @@ def test_names_depend_on_the_settings_alone() -> None:
     ]
 
 
+def shapes(net: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in net.named_parameters() if not name.endswith("bias")}
+
+
+def test_the_head_of_the_papers_has_the_last_hidden_layer() -> None:
+    """A hidden layer for each dueling stream, noise in all layers after the body, IQN's fractions before the last hidden layer."""
+    q = replace(Q, dueling=True, noisy=True)
+    net = build_net(VECTOR, spaces.Discrete(3), SMALL, q, "iqn", has_fractions=True)
+    own = {name: shape for name, shape in shapes(net).items() if "sigma" not in name}
+    assert own == {
+        "body.layers.linear0.weight": (16, 4),
+        "embedding.linear.weight": (16, 6),
+        "head.hidden.0.linear.weight": (8, 16),
+        "head.hidden.1.linear.weight": (8, 16),
+        "head.advantage.weight": (3, 8),
+        "head.value.weight": (1, 8),
+    }
+    noisy = {name.removesuffix("_sigma") for name in shapes(net) if name.endswith("weight_sigma")}
+    assert noisy == {f"head.{name}.weight" for name in ("hidden.0.linear", "hidden.1.linear", "advantage", "value")}
+    assert net.num_noise == 2 * (16 + 8) + (8 + 3) + (8 + 1)
+
+
+def test_the_head_of_a_workload_may_share_its_hidden_layer() -> None:
+    """Gridworld agents: 625 to 250, cosines 64 to 250, noisy 250 to 250, then 4 and 1."""
+    q = QConfig(dueling=True, noisy=True, head="shared")
+    seen = spaces.Box(0, 1, (125,))
+    net = build_net(seen, spaces.Discrete(4), NetConfig(hidden=(250, 250)), q, "iqn", 5, has_fractions=True)
+    assert {name: shape for name, shape in shapes(net).items() if "sigma" not in name} == {
+        "body.layers.linear0.weight": (250, 625),
+        "embedding.linear.weight": (250, 64),
+        "head.hidden.0.linear.weight": (250, 250),
+        "head.advantage.weight": (4, 250),
+        "head.value.weight": (1, 250),
+    }
+
+
+def test_a_linear_head_leaves_all_hidden_layers_to_the_body() -> None:
+    q = replace(Q, dueling=True, noisy=True, head="linear")
+    net = build_net(VECTOR, spaces.Discrete(3), SMALL, q, "dqn")
+    assert net.head is not None
+    assert len(net.head.hidden) == 0
+    assert net.head.advantage.weight.shape == (3, 8)
+    # So it is without anything that another head would serve: names and first weights are those of before.
+    assert shapes(build("dqn")).keys() == shapes(build("dqn", net=replace(SMALL, init="he"))).keys()
+    assert not any("hidden" in name for name in shapes(build("qrdqn")))
+
+
+def test_fractions_do_not_multiply_raw_observations() -> None:
+    one = replace(SMALL, hidden=(8,))
+    assert len(build("iqn", net=one).head.hidden) == 0  # type: ignore[union-attr]
+    assert len(build("iqn", IMAGE, net=one).head.hidden) == 1  # type: ignore[union-attr]
+    assert len(build("rainbow", net=replace(one, hidden=())).head.hidden) == 0  # type: ignore[union-attr]
+
+
+def test_norm_activation_and_init_hold_for_the_heads_hidden_layers() -> None:
+    q = replace(Q, dueling=True)
+    given = replace(SMALL, norm="batch", activation="tanh", init="orthogonal")
+    net = build_net(VECTOR, spaces.Discrete(3), given, q, "iqn", has_fractions=True)
+    assert net.head is not None
+    layer: Any = net.head.hidden[0]
+    assert (type(layer.norm), type(layer.activation)) == (nn.BatchNorm1d, nn.Tanh)
+    gram = layer.linear.weight @ layer.linear.weight.T
+    assert torch.allclose(gram, torch.eye(8) * (5 / 3) ** 2, atol=1e-4)
+    net(torch.randn(5, 4), None, torch.rand(5, 9))
+    assert layer.norm.num_batches_tracked == 1
+
+
 def test_only_statistics_are_buffers() -> None:
     assert not list(build("iqn", NESTED, stack=2).buffers())
     normed = build("iqn", IMAGE, NetConfig(hidden=(8,), norm="batch", channels=(4,), kernels=(3,), strides=(2,)))

@@ -1,4 +1,4 @@
-"""What ends or doubts a training: numbers that are not finite, observations that show nothing."""
+"""What ends a training or warns of it: numbers that are not finite, observations that show nothing."""
 
 from __future__ import annotations
 

@@ -142,4 +142,4 @@ def test_the_window_opens_when_training_is_under_way_and_is_warm() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_is_accepted(name: str) -> None:
     settings = {RENAMED.get(key, key): value for key, value in CASES[name].settings.items()}
-    assemble(CASES[name].env, {"algo": CASES[name].algo, **settings}, "none")
+    assemble(CASES[name].env, {"algo": CASES[name].algo, **settings, **CASES[name].added}, "none")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from freewheel.contracts import Array, Policy
+from freewheel.contracts import Array, Columns, Policy
 from freewheel.errors import ConfigError
 from freewheel.machine.trial import measure
 from freewheel.nets.flat import Flat
@@ -23,17 +22,6 @@ INT8_MAX = 127
 Copied = tuple[nn.Module, Callable[[], None]]  # the copy, and a function that makes it follow the weights
 
 
-@dataclass(frozen=True)
-class Compared:
-    """How many times as fast the copy is as the network in fp32, and how often it chooses the same action."""
-
-    speed: float
-    agreement: float
-
-    def __str__(self) -> str:
-        return f"{self.speed:.2f} times as fast as fp32, the same action in {100 * self.agreement:.1f} % of cases"
-
-
 def act_on(policy: Policy, net: nn.Module, vector: Tensor, device: str) -> None:
     """The policy acts by a copy of the network on this device from now on."""
     made, policy.refresh = on_device(net, vector, device)
@@ -42,25 +30,46 @@ def act_on(policy: Policy, net: nn.Module, vector: Tensor, device: str) -> None:
 
 def act_in(
     policy: Policy, net: nn.Module, precision: str, space: Space, stack: int, lanes: int, min_speedup: float
-) -> Compared | None:
+) -> Comparison | None:
     """The policy acts in int8 or bf16 from now on if that is `min_speedup` times as fast; None if it is not."""
     made, refresh = int8_copy(net) if precision == "int8" else bf16_copy(net)
-    seen = {name: rows.numpy() for name, rows in any_observations(space, stack, max(lanes, 32)).items()}
-    few = {name: rows[:lanes] for name, rows in seen.items()}
-
-    def by(one: nn.Module, obs: Mapping[str, Array]) -> Mapping[str, Array]:
-        policy.use(one)
-        return policy.greedy(dict(obs))
-
-    same = agreement(by(net, seen), by(made, seen))
-    times = measure({"fp32": lambda: by(net, few), precision: lambda: by(made, few)})
-    found = Compared(min(times["fp32"]) / min(times[precision]), same)
+    seen = {name: rows.numpy() for name, rows in any_observations(space, stack, lanes).items()}
+    found = Comparison(policy, net, made, precision)
+    times = measure({"fp32": lambda: found.greedy(net, seen), precision: lambda: found.greedy(made, seen)})
+    found.speed = min(times["fp32"]) / min(times[precision])
     if found.speed < min_speedup:
         policy.use(net)
         return None
     policy.use(made)
     policy.refresh = refresh
     return found
+
+
+class Comparison:
+    """A policy that acts by a copy of its network in fewer bits: `speed` times as fast, and with the same actions as in fp32
+    in a share of the observations that `add` was shown. The share means little before the weights are trained."""
+
+    def __init__(self, policy: Policy, net: nn.Module, made: nn.Module, precision: str) -> None:
+        self.policy, self.net, self.made, self.precision = policy, net, made, precision
+        self.speed = 0.0
+        self.num_rows = 0
+        self._num_same = 0.0
+
+    @property
+    def agreement(self) -> float:
+        return self._num_same / max(self.num_rows, 1)
+
+    def add(self, obs: Columns) -> None:
+        """Compares the best actions for these observations; needs the newest weights in both networks."""
+        plain, narrow = self.greedy(self.net, obs), self.greedy(self.made, obs)
+        rows = len(next(iter(plain.values())))
+        self._num_same += rows * agreement(plain, narrow)
+        self.num_rows += rows
+
+    def greedy(self, by: nn.Module, obs: Columns) -> Columns:
+        """The policy acts by this network from now on."""
+        self.policy.use(by)
+        return self.policy.greedy(dict(obs))
 
 
 def agreement(plain: Mapping[str, Array], narrow: Mapping[str, Array]) -> float:
@@ -85,7 +94,7 @@ def on_device(net: nn.Module, vector: Tensor, device: torch.device | str) -> Cop
 
 
 def bf16_copy(net: nn.Module) -> Copied:
-    """A copy whose linear maps and convolutions are in bf16; the rest is shared with `net`.
+    """A copy whose linear maps and convolutions are in bf16, except for the last; the rest is shared with `net`.
 
     Their weights are stored in bf16: to convert them in each pass would take longer than the pass.
     """
@@ -93,7 +102,7 @@ def bf16_copy(net: nn.Module) -> Copied:
     set_memory_format(made, "channels_last")
     pairs: list[tuple[Tensor, Tensor]] = []
     for module in made.modules():
-        if type(module) in (nn.Linear, nn.Conv2d):
+        if type(module) in (nn.Linear, nn.Conv2d):  # not an Output
             for name, wide in list(module.named_parameters(recurse=False)):
                 own = nn.Parameter(wide.detach().to(torch.bfloat16, copy=True), requires_grad=False)
                 setattr(module, name, own)
@@ -118,7 +127,7 @@ class Bf16Net(nn.Module):
 
 
 def int8_copy(net: nn.Module) -> Copied:
-    """A copy whose linear maps are in int8 (weights scaled per output, inputs per batch); the rest is shared with `net`."""
+    """A copy whose linear maps, except for the last, are in int8 (weights scaled per output, inputs per batch); the rest is shared."""
     made = _sharing_copy(net)
     layers: list[Int8Linear] = []
     for name, module in list(made.named_modules()):
@@ -132,7 +141,9 @@ def int8_copy(net: nn.Module) -> Copied:
                 ) from error
             setattr(made.get_submodule(parent), own, layers[-1])
     if not layers:
-        raise ConfigError("local.act_precision=int8: the network has no torch.nn.Linear. Leave it out.")
+        raise ConfigError(
+            "local.act_precision=int8: the network has no torch.nn.Linear before its output. Leave it out."
+        )
 
     def refresh() -> None:
         for layer in layers:

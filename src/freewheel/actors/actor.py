@@ -69,6 +69,11 @@ class GroupActor:
         self.unshown = 0  # outcomes in hand that the learner has not seen
         self.num_steps = 0  # taken by this actor
 
+    @property
+    def seen(self) -> Columns:
+        """The newest observations, as the policy sees them."""
+        return self._seen
+
     def receive(self, ready: Ready, seconds: float) -> list[Episode]:
         """Takes the outcomes of earlier actions; returns the episodes that ended with them."""
         self._enter(WRITE)

@@ -126,6 +126,10 @@ class Defaults:
     def metrics(self) -> dict[str, float]:
         return {}
 
+    def warnings(self, metrics: Mapping[str, float]) -> list[str]:
+        """What looks wrong in the metrics of the newest update, each once."""
+        return []
+
 
 def seeded(seed: int, build: Callable[Given, Net], *given: Given.args, **named: Given.kwargs) -> Net:
     """A network with its initial weights, the same in every process."""

@@ -3,7 +3,7 @@ mathematics of their losses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +13,13 @@ from torch import Tensor, nn
 from freewheel.actors.value_policy import Explorer, ValuePolicy
 from freewheel.algos.algo import Outcome, Params, seeded
 from freewheel.algos.from_replay import FromReplay, ReplaySettings
+from freewheel.algos.value_range import PersistentProblems, RewardRange, beyond
 from freewheel.config import ExploreConfig, QConfig
 from freewheel.contracts import Batch, Draws, Forward, Lookahead, Loss, ParamGroup, Seed, Spaces
 from freewheel.errors import ConfigError
 from freewheel.memory.dials import Dials
+from freewheel.memory.lanes import Lanes
+from freewheel.memory.replay import ReplayMemory
 from freewheel.nets.masks import MaskedNet, mask_field, seen_of
 from freewheel.nets.value_net import QNet, build_net
 from freewheel.spec import choices
@@ -42,6 +45,7 @@ class ValueBased(FromReplay):
     num_values: str | None = None  # name of the setting of `q`: how many values an action has
     has_fractions = False
     num_act_taus = 0
+    rewards: RewardRange | None = None
 
     def __init__(
         self, config: Any, spaces: Spaces, seed: Seed, body: Any = None, loss: CustomLoss | None = None
@@ -64,6 +68,7 @@ class ValueBased(FromReplay):
         )
         self.net: QNet | MaskedNet = net if rest is None else MaskedNet(net, rest)
         self.first_action, self.num_act_noise = self.net.first_action, self.net.num_noise
+        self._persistent = PersistentProblems()
         self.groups = (ParamGroup("all", clip_norm=config.learner.clip_norm, target=self.target_rule()),)
         self.noises: tuple[str, ...] = ()
         if self.net.num_noise:
@@ -119,6 +124,20 @@ class ValueBased(FromReplay):
         mask = mask_field(self.spaces.obs)
         return ValuePolicy(net, self, explorer, dtype, seed("noise"), len(lanes), lanes.start, dials, mask)
 
+    def memory(self, lanes: Lanes, seed: Seed, prefetch: int = 0) -> ReplayMemory:
+        self.rewards = RewardRange(lanes)
+        return super().memory(lanes, seed, prefetch)
+
+    def warnings(self, metrics: Mapping[str, float]) -> list[str]:
+        if self.rewards is None:
+            return []
+        self.rewards.look()
+        return self._persistent.told(self.problems(metrics, self.rewards))
+
+    def problems(self, metrics: Mapping[str, float], rewards: RewardRange) -> dict[str, str]:
+        """What is wrong with the newest values, by name."""
+        return beyond(metrics, rewards, self.config.q.gamma)
+
     @classmethod
     def unused_here(cls, spaces: Spaces, has_loss: bool) -> dict[str, str]:
         return dict.fromkeys(("q.double", "q.loss", "q.huber"), "the loss is your own") if has_loss else {}
@@ -156,6 +175,11 @@ class ValueBased(FromReplay):
             add(name not in cls.own_settings, f"it belongs to {owners}, and algo={config.algo}", name)
         add("q.loss" in cls.own_settings and q.loss == "mse", "q.loss=mse has no Huber part", "q.huber")
         add(not q.noisy, "q.noisy is off", "q.noisy_sigma")
+        add(":" in config.net.body, f"net.body={config.net.body} is your own network", "q.head")
+        is_plain = not (q.dueling or q.noisy or cls.has_fractions)
+        add(is_plain, f"{config.algo} without q.dueling and q.noisy has one linear head", "q.head")
+        least = 2 if cls.has_fractions and config.net.body == "mlp" else 1
+        add(len(config.net.hidden) < least, f"net.hidden={config.net.hidden} leaves no layer for the head", "q.head")
         ladder = ("explore.ladder_base", "explore.ladder_power")
         add(explore.schedule != "ladder", f"explore.schedule={explore.schedule}", *ladder)
         add(explore.schedule == "constant", "explore.schedule=constant", "explore.start", "explore.over_steps")
@@ -187,13 +211,14 @@ def chosen(values: Tensor, actions: Tensor) -> Tensor:
 def quantile_huber(online: Tensor, goal: Tensor, taus: Tensor, kappa: float) -> Tensor:
     """[B]: online quantiles [B, N], whose fractions are taus [B, N] or [N], against samples of the target [B, M].
 
-    Each pair's error u weighs tau if the target lies above and 1 - tau below; sum over the online, mean over the target ones.
+    Each pair's error u weighs tau if the target lies above and 1 - tau below; the mean of all pairs. The papers add up the online ones:
+    Adam takes the same steps for both, but clipping would depend on their number.
     """
     u = goal.unsqueeze(1) - online.unsqueeze(2)
     far = u.abs()
     huber = torch.where(far <= kappa, 0.5 * u.square(), kappa * (far - 0.5 * kappa))
     side = (taus.unsqueeze(-1) - (u.detach() < 0).float()).abs()
-    return (side * huber / kappa).mean(2).sum(1)
+    return (side * huber / kappa).mean((1, 2))
 
 
 def quantile_goal(batch: Batch, next_out: Tensor, best: Tensor) -> Tensor:

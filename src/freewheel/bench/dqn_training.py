@@ -128,6 +128,7 @@ def settings_of(order: dict[str, Any], folder: str) -> dict[str, Any]:
             "q.num_target_taus": same.TARGET_TAUS,
             "q.num_act_taus": same.ACT_TAUS,
             "q.num_cosines": same.COSINES,
+            "q.head": "linear",  # the plain loop's form
         }
     if order["actors"]:
         settings["local.actors"] = order["actors"]

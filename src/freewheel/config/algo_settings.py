@@ -22,7 +22,10 @@ class QConfig:
     """Double DQN: the online network selects the next action, the target network evaluates it."""
 
     dueling: bool = False
-    """Dueling network: separate heads for state value and advantages."""
+    """Dueling network: separate streams for state value and advantages."""
+
+    head: Literal["paper", "shared", "linear"] = "paper"
+    """With dueling, noisy or iqn: where the last layer of net.hidden is. paper: in the head, one for each dueling stream, noisy, after IQN's fractions; shared: the same, but one for both streams; linear: in the body, so that the head is linear."""
 
     noisy: bool = False
     """Noisy networks: explore by learned noise instead of epsilon."""

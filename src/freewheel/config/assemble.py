@@ -33,6 +33,11 @@ OLD_SETTINGS = ("ppo.rho_bar", "ppo.c_bar")
 # Their names of settings that have other names today.
 RENAMED = {"local.ahead": "local.target_process"}
 
+# Settings that saved configs may lack, with what their versions did.
+ADDED = {"q.head": "linear"}
+# A network that gives the values itself is computed in float32: where its last layers begin is not known.
+COMPLETE = {"learner.precision": "fp32", "local.act_precision": "fp32"}
+
 # Defaults of a network body that is chosen by name.
 BODIES: dict[str, dict[str, Any]] = {"impala": {"net.channels": (16, 32, 32), "net.hidden": (256,)}}
 # Presets for a whole family of envs, for envs without their own.
@@ -121,6 +126,7 @@ def from_dict(nested: Mapping[str, Any], changes: Mapping[str, Any] | None = Non
     }
     named = {RENAMED.get(name, name): value for name, value in flat(saved).items()}
     named = {name: value for name, value in named.items() if name in known(cls.Settings) or name not in OLD_SETTINGS}
+    named = {name: value for name, value in ADDED.items() if name in known(cls.Settings)} | named
     changes = _typed(cls, changes or {}, "")
     return _checked(cls, {**_typed(cls, named, " in the saved config"), **changes}, changes)
 
@@ -177,6 +183,7 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _checked(cls: Any, named: Mapping[str, Any], given: Iterable[str]) -> Config:
     """Builds the settings from their dotted names and checks them."""
+    named = {**named, **COMPLETE} if named.get("net.complete") else named
     own = {name: value for name, value in named.items() if "." not in name}
     for name, part in typing.get_type_hints(cls.Settings).items():
         if dataclasses.is_dataclass(part):

@@ -162,6 +162,7 @@ def unused(config: Config) -> dict[str, str]:
         "learner.memory_format",
     )
     add(":" not in config.net.body, f"net.body={config.net.body} is a built-in network", "net.complete")
+    add(config.net.complete, "net.complete=true is computed in fp32", "learner.precision", "local.act_precision")
     algo = find_algo(config.algo)
     add(not algo.takes_complete, f"algo={config.algo} does not use it", "net.complete")
     add(not algo.can_sample, f"algo={config.algo} has no policy to sample from", "eval_sampled")

@@ -173,13 +173,13 @@ class Learner:
         return notes
 
     def metrics(self) -> dict[str, float]:
-        """For the log: of the newest update."""
+        """For the log: of the newest update. What looks wrong becomes a note."""
         own = self.memory.metrics()
         if self.last is None:
             return {}
         loss, norm, outcome = self.last
         each = zip(self.algo.losses, loss.reshape(-1, len(self.algo.losses)).mean(0).tolist(), strict=True)
-        return {
+        found = {
             **{one.name: mean for one, mean in each},
             "loss": loss.mean().item(),
             "grad_norm": norm.mean().item(),
@@ -191,6 +191,8 @@ class Learner:
             **use_of(self.update.device),
             **({"target_process_share": self.targets.share} if self.targets else {}),
         }
+        self.update.notes += [f"warning: {text}." for text in self.algo.warnings(found)]
+        return found
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights, target, optimiser and statistics, over their own memory."""

@@ -17,7 +17,7 @@ from freewheel.errors import ConfigError
 from freewheel.nets.bodies import build_body
 from freewheel.nets.custom import Body, given_body
 from freewheel.nets.inputs import Obs, takes_vector, vector_input
-from freewheel.nets.layers import dense, initialize
+from freewheel.nets.layers import Output, dense, float32, initialize
 from freewheel.nets.masks import FORBIDDEN, allowed_in, seen_of
 from freewheel.spec import MASK, Space
 
@@ -81,7 +81,7 @@ class ActorCritic(nn.Module):
         self.body, num_features = _body(given, space, net, stack, size)
         self.value_body = None if net.shared else _body(given, space, net, stack, size)[0]
         means = num_outputs if log_std is None else num_outputs // 2
-        self.policy, self.value = nn.Linear(num_features, means), nn.Linear(num_features, 1)
+        self.policy, self.value = Output(num_features, means), Output(num_features, 1)
         self.log_std = None if log_std is None else nn.Parameter(torch.full((means,), log_std))
         self.num_outputs = num_outputs
         if net.init == "orthogonal":
@@ -92,13 +92,14 @@ class ActorCritic(nn.Module):
     def forward(self, obs: Obs) -> Tensor:
         seen = self.seen(obs)
         features: Tensor = self.body(seen)
-        outputs: Tensor = self.policy(features)
-        if self.log_std is not None:
-            outputs = torch.cat([outputs, self.log_std.expand(len(outputs), -1)], 1)
-        if self.rest is not None and isinstance(obs, dict):
-            outputs = torch.where(allowed_in(obs[MASK], self.num_outputs), outputs, FORBIDDEN)
-        value: Tensor = self.value(features if self.value_body is None else self.value_body(seen))
-        return torch.cat([outputs, value], 1)
+        of_value: Tensor = features if self.value_body is None else self.value_body(seen)
+        with float32(features.device):
+            outputs: Tensor = self.policy(features.float())
+            if self.log_std is not None:
+                outputs = torch.cat([outputs, self.log_std.expand(len(outputs), -1)], 1)
+            if self.rest is not None and isinstance(obs, dict):
+                outputs = torch.where(allowed_in(obs[MASK], self.num_outputs), outputs, FORBIDDEN)
+            return torch.cat([outputs, self.value(of_value.float())], 1)
 
     def seen(self, obs: Obs) -> Obs:
         """The input of the bodies."""

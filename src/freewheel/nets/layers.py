@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
+import torch
 from torch import nn
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -13,6 +15,17 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "silu": nn.SiLU,
 }
+
+
+class Output(nn.Linear):
+    """The last linear map of a network, which computes it in `float32`. Copies for acting in fewer bits leave it as it is."""
+
+
+def float32(device: torch.device) -> AbstractContextManager[None]:
+    """Within it nothing is computed in fewer bits. bf16 has 8: near 20 it counts in steps of 0.125, near 100 of 0.5, and values tie."""
+    if not torch.is_autocast_enabled(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def dense(num_inputs: int, hidden: Sequence[int], act: str, norm_name: str) -> tuple[nn.Sequential, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from freewheel.errors import ConfigError
 from freewheel.nets.bodies import build_body
 from freewheel.nets.custom import given_body
 from freewheel.nets.inputs import Obs, takes_vector, vector_input
-from freewheel.nets.layers import dense, initialize
+from freewheel.nets.layers import Output, dense, float32, initialize
 from freewheel.spec import Space
 
 # The layer between an image's features with the action and the value.
@@ -35,7 +34,7 @@ class SoftActorCritic(nn.Module):
     ) -> None:
         super().__init__()
         self.critics = nn.ModuleList(Critic(obs_space, num_actions, net, stack, body) for _ in range(2))
-        self.actor = build_actor(obs_space, 2 * num_actions, net, stack, body)
+        self.actor = Actor(obs_space, 2 * num_actions, net, stack, body)
         self.temperature = nn.ParameterDict({"log_alpha": nn.Parameter(torch.tensor([math.log(alpha)]))})
 
     def forward(self, obs: Obs | None = None, action: Tensor | None = None) -> Tensor:
@@ -56,22 +55,31 @@ class Critic(nn.Module):
         self.body, size, is_vector = _encoder(obs_space, net, stack, body)
         hidden = net.hidden if is_vector else (CRITIC_WIDTH,)
         self.layers, size = dense(size + num_actions, hidden, net.activation, net.norm)
-        self.value = nn.Linear(size, 1)
+        self.value = Output(size, 1)
         initialize(self, net.init, net.activation)
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
         features = self.layers(torch.cat([self.body(obs), action], 1))
-        value: Tensor = self.value(features)
-        return value.squeeze(1)
+        with float32(features.device):
+            value: Tensor = self.value(features.float())
+            return value.squeeze(1)
 
 
-def build_actor(obs_space: Space, num_outputs: int, net: NetConfig, stack: int, body: Any) -> nn.Module:
+class Actor(nn.Module):
     """Observations to the outputs [B, num_outputs] of a distribution over actions."""
-    encoder, size, is_vector = _encoder(obs_space, net, stack, body)
-    layers, size = dense(size, net.hidden if is_vector else (), net.activation, net.norm)
-    made = nn.Sequential(OrderedDict(body=encoder, layers=layers, outputs=nn.Linear(size, num_outputs)))
-    initialize(made, net.init, net.activation)
-    return made
+
+    def __init__(self, obs_space: Space, num_outputs: int, net: NetConfig, stack: int, body: Any) -> None:
+        super().__init__()
+        self.body, size, is_vector = _encoder(obs_space, net, stack, body)
+        self.layers, size = dense(size, net.hidden if is_vector else (), net.activation, net.norm)
+        self.outputs = Output(size, num_outputs)
+        initialize(self, net.init, net.activation)
+
+    def forward(self, obs: Obs) -> Tensor:
+        features: Tensor = self.layers(self.body(obs))
+        with float32(features.device):
+            outputs: Tensor = self.outputs(features.float())
+            return outputs
 
 
 def _encoder(obs_space: Space, net: NetConfig, stack: int, body: Any) -> tuple[nn.Module, int, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,8 @@ from freewheel.config import NetConfig, QConfig
 from freewheel.errors import ConfigError
 from freewheel.nets.bodies import BUILT_IN, build_body
 from freewheel.nets.custom import Body, given_body, make_body, output_of
-from freewheel.nets.inputs import Obs
+from freewheel.nets.inputs import Obs, takes_vector
+from freewheel.nets.layers import Output, activation, float32, initialize, norm
 from freewheel.spec import Space
 
 
@@ -33,9 +35,11 @@ class QNet(nn.Module):
         self.num_actions, self.first_action = int(actions.n), int(actions.start)
 
     def forward(self, obs: Obs, noise: Tensor | None = None, taus: Tensor | None = None) -> Tensor:
+        if self.head is None:  # where its head begins only the user knows
+            with float32(next(self.body.parameters()).device):
+                values: Tensor = self.body(obs)
+                return values
         features: Tensor = self.body(obs)
-        if self.head is None:
-            return features
         if self.embedding is None:
             out: Tensor = self.head(features, noise)
             return out
@@ -48,8 +52,9 @@ class QNet(nn.Module):
 class QHead(nn.Module):
     """Features [..., num_features] to [..., A], or to [..., A, num_values] where an action has several values.
 
-    Dueling: one map gives the state's value, another each action's advantage. The mean advantage is subtracted, so that the two
-    cannot drift against each other. With several values per action, each is split like this.
+    Dueling: one stream gives the state's value, another each action's advantage. The mean advantage is subtracted, so that the two
+    cannot drift against each other. With several values per action, each is split like this. `hidden` is the width of the streams'
+    hidden layer, 0 for none; `shared` makes it one for both. With `noisy_sigma` all linear maps are noisy.
     """
 
     def __init__(
@@ -60,30 +65,53 @@ class QHead(nn.Module):
         *,
         dueling: bool = False,
         noisy_sigma: float | None = None,
+        hidden: int = 0,
+        shared: bool = False,
+        net: NetConfig = NetConfig(),  # noqa: B008 (frozen)
     ) -> None:
         super().__init__()
         width = num_values or 1
         self.shape = (num_actions,) if num_values is None else (num_actions, num_values)
         self.num_noise = 0
 
-        def linear(num_outputs: int) -> nn.Linear | NoisyLinear:
+        def linear(num_inputs: int, num_outputs: int, kind: type[nn.Linear] = Output) -> nn.Linear | NoisyLinear:
             if noisy_sigma is None:
-                return nn.Linear(num_features, num_outputs)
-            made = NoisyLinear(num_features, num_outputs, noisy_sigma, self.num_noise)
+                return kind(num_inputs, num_outputs)
+            made = NoisyLinear(num_inputs, num_outputs, noisy_sigma, self.num_noise)
             self.num_noise += made.num_noise
             return made
 
-        self.advantage = linear(num_actions * width)
-        self.value = linear(width) if dueling else None
+        count = 0 if not hidden else 2 if dueling and not shared else 1
+        self.hidden = nn.ModuleList(
+            HiddenLayer(linear(num_features, hidden, nn.Linear), hidden, net) for _ in range(count)
+        )
+        initialize(self.hidden, net.init, net.activation)
+        self.advantage = linear(hidden or num_features, num_actions * width)
+        self.value = linear(hidden or num_features, width) if dueling else None
 
     def forward(self, features: Tensor, noise: Tensor | None = None) -> Tensor:
-        given = (features, noise) if self.num_noise else (features,)
-        rows = features.shape[:-1]
-        advantage: Tensor = self.advantage(*given).reshape(*rows, *self.shape)
-        if self.value is None:
-            return advantage
-        value: Tensor = self.value(*given).reshape(*rows, 1, *self.shape[1:])
-        return value + advantage - advantage.mean(len(rows), keepdim=True)
+        given = (noise,) if self.num_noise else ()
+        rows, x = features.shape[:-1], features.flatten(0, -2)
+        streams = [layer(x, *given) for layer in self.hidden] or [x]
+        with float32(x.device):
+            advantage: Tensor = self.advantage(streams[0].float(), *given).reshape(*rows, *self.shape)
+            if self.value is None:
+                return advantage
+            value: Tensor = self.value(streams[-1].float(), *given).reshape(*rows, 1, *self.shape[1:])
+            return value + advantage - advantage.mean(len(rows), keepdim=True)
+
+
+class HiddenLayer(nn.Module):
+    """A hidden layer of a head: its linear map, then norm and activation as in the body."""
+
+    def __init__(self, linear: nn.Module, size: int, net: NetConfig) -> None:
+        super().__init__()
+        self.linear, self.norm, self.activation = linear, norm(net.norm, size), activation(net.activation)
+
+    def forward(self, x: Tensor, *noise: Tensor | None) -> Tensor:
+        x = self.linear(x, *noise)
+        out: Tensor = self.activation(x if self.norm is None else self.norm(x))
+        return out
 
 
 class NoisyLinear(nn.Module):
@@ -159,11 +187,31 @@ def build_net(
         has_more = num_values is not None or has_fractions
         return QNet(_complete(obs_space, action_space, given, q, algo, has_more, stack), None, None, action_space)
     hint = ", or set net.complete=true if it gives action values"
-    made, num_features = build_body(given, obs_space, net, stack, hint=hint)
+    hidden = _hidden_of_head(obs_space, given, net, q, has_fractions)
+    own = replace(net, hidden=net.hidden[:-1]) if hidden else net
+    made, num_features = build_body(given, obs_space, own, stack, hint=hint)
     embedding = FractionEmbedding(num_features, q.num_cosines) if has_fractions else None
-    sigma = q.noisy_sigma if q.noisy else None
-    head = QHead(num_features, int(action_space.n), num_values, dueling=q.dueling, noisy_sigma=sigma)
+    head = QHead(
+        num_features,
+        int(action_space.n),
+        num_values,
+        dueling=q.dueling,
+        noisy_sigma=q.noisy_sigma if q.noisy else None,
+        hidden=hidden,
+        shared=q.head == "shared",
+        net=net,
+    )
     return QNet(made, head, embedding, action_space)
+
+
+def _hidden_of_head(obs_space: Space, given: Body, net: NetConfig, q: QConfig, has_fractions: bool) -> int:
+    """The width of the layer of net.hidden that belongs to the head; 0 if they are all the body's."""
+    is_built_in = isinstance(given, str) and given in BUILT_IN
+    if q.head == "linear" or not net.hidden or not is_built_in or not (q.dueling or q.noisy or has_fractions):
+        return 0
+    if has_fractions and len(net.hidden) == 1 and takes_vector(given, obs_space):
+        return 0  # fractions would multiply the observations themselves, which may be 0
+    return net.hidden[-1]
 
 
 def _complete(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from freewheel.actors.acting_copy import act_in, act_on
+from freewheel.actors.acting_copy import Comparison, act_in, act_on
 from freewheel.actors.actor import Actor
 from freewheel.algos.make import stream_seed
 from freewheel.errors import EnvError
@@ -36,6 +36,8 @@ REPORT_S = 0.1
 # A pool replaces a worker that hangs before the supervisor would replace the whole actor.
 POOL_SHARE = 0.8
 EPISODES_A_MESSAGE = 200
+# A policy in fewer bits is compared with fp32 once this share of the run is over, on so many observations.
+TRAINED_SHARE, COMPARED_ROWS = 0.1, 500
 
 
 class ActorProcess:
@@ -48,6 +50,7 @@ class ActorProcess:
         self.copies = plan.copies_of(index)
         self._report_due = 0.0
         self._worlds = self._dropped = self._cut = 0
+        self._comparisons: dict[int, Comparison] = {}  # by policy, until they are told
 
     def run(self) -> None:
         torch.set_num_threads(1)
@@ -67,6 +70,8 @@ class ActorProcess:
                     if error.__cause__ is not None or plan.config.world.bad_rows == "stop":
                         raise
                     actor = self._begin_again(actor, error)
+            if actor is not None:
+                self._compare(actor, is_last=True)
         finally:
             page.enter(STOP)
             if actor is not None:
@@ -93,7 +98,9 @@ class ActorProcess:
             stack = self.plan.config.world.stack
             found = act_in(acting.policy, acting.net, precision, policy.spaces.obs, stack, len(lanes), least_gain)
             if found is not None and self.index == 0 and self.life == 0:
-                self.channel.send({"note": f"local.act_precision={precision}: {found}, with the initial weights."})
+                who = f"{policy.prefix}local.act_precision={precision}"
+                self.channel.send({"note": f"{who}: {found.speed:.2f} times as fast as fp32."})
+                self._comparisons[policy.index] = found
         return acting
 
     def _begin(self) -> Actor:
@@ -155,8 +162,26 @@ class ActorProcess:
             if own.policy.epsilon is not None:
                 page.set(self.plan.ledger.gauges.index(epsilon_of(index)), own.policy.epsilon)
         self.channel.commands()  # ends this process when the supervisor is gone
+        self._compare(actor)
         self._take(actor)
         self._report()
+
+    def _compare(self, actor: Actor, is_last: bool = False) -> None:
+        """How often a policy in fewer bits acts as it would in fp32, told once: with trained weights, in what its envs show."""
+        plan = self.plan
+        for index, found in list(self._comparisons.items()):
+            is_trained = self.policies[index].weights.version > 1 or plan.resumed_at > 0
+            seen = actor.groups[index].seen
+            if is_trained and any(map(len, seen.values())) and plan.counts.steps >= TRAINED_SHARE * plan.config.steps:
+                found.add(seen)
+            if found.num_rows >= COMPARED_ROWS or (is_last and found.num_rows):
+                del self._comparisons[index]
+                self.channel.send(
+                    {
+                        "note": f"{plan.policies[index].prefix}local.act_precision={found.precision}: the same action as in fp32 "
+                        f"in {100 * found.agreement:.1f} % of {found.num_rows} observations at step {plan.counts.steps:,}."
+                    }
+                )
 
     def _take(self, actor: Actor) -> None:
         """Sends finished episodes; from a pool also notes on replaced workers, and the episodes that were cut."""

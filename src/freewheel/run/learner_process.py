@@ -206,9 +206,9 @@ class LearnerProcess:
 
     def _report(self) -> None:
         learner, page = self.learner, self.page
+        metrics = learner.metrics()  # may leave a note
         for note in learner.take_notes():
             self.channel.send({"note": note})
-        metrics = learner.metrics()
         assert learner.publisher is not None
         totals = {**learner.memory.totals(), "published": learner.publisher.num_published}
         for name, total in {**totals, "dropped_messages": self.channel.num_dropped}.items():
