@@ -2,7 +2,7 @@
 
     World → Actor (Policy) → Memory → Learner (Algo) → weights → Actor, at the speed that Pace allows
 
-Every part is written once, for any world, algorithm and runtime. `World` is in worlds/world.py; run/plan.py lists the parts of a run."""
+Every part is written once, for any world, algorithm and runtime. `World` is in worlds/world.py; run/plan.py lists a run's parts."""
 
 from __future__ import annotations
 
@@ -103,12 +103,13 @@ class Pace(Protocol):
     def learned(self, updates: int, memory: Any) -> None: ...  # by the learner, after a lesson is published
     def wait_to_learn(self) -> None: ...
     def achieved(self) -> float: ...  # rows sampled per step, so far
-    @property
-    def first_due(self) -> int: ...  # steps of the policy before its first update, at least
+
+    first_due: int  # steps of the policy before its first update, at least
+
     def before_save(self, memory: Any) -> None: ...
     def resume(self, state: Mapping[str, Any], memory: Any) -> list[str]: ...  # memory: None if its rows are lost
     def state(self) -> dict[str, Any]: ...
-    def counted_from(self) -> dict[str, Any]: ...  # `set_state` of the other roles of a resumed run takes it
+    def counted_from(self) -> dict[str, Any]: ...  # for `set_state` of the other roles of a resumed run
     def set_state(self, state: Mapping[str, Any]) -> None: ...
 
 
@@ -118,7 +119,7 @@ LossFunction = Callable[[Forward, Any, Any, Batch, Draws, Hyper], "tuple[Tensor,
 
 @dataclass(frozen=True)
 class TargetRule:
-    """The target copy of some parameters moves towards them by `tau` every `every_updates`, and becomes equal every `refresh_updates`."""
+    """The target copy moves towards its parameters by `tau` every `every_updates`, and becomes equal every `refresh_updates`."""
 
     tau: float
     every_updates: int = 1
