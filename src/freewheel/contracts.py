@@ -91,8 +91,9 @@ class Memory(Protocol):
 class Pace(Protocol):
     """Who may go on: actors that are too far ahead of their learner wait, and so does a learner with nothing due."""
 
-    @property
-    def target(self) -> float: ...  # the replay ratio to hold; 0 for none
+    target: float  # the replay ratio to hold; 0 for none
+    first_due: int  # steps of the policy before its first update, at least
+
     def may_answer(self, pending: int) -> bool: ...  # by an actor that has so many outcomes not yet shown
     def show(self, n: int) -> None: ...  # by an actor: n more outcomes are in rows or bootstraps
     def wait_to_act(self) -> None: ...
@@ -103,9 +104,6 @@ class Pace(Protocol):
     def learned(self, updates: int, memory: Any) -> None: ...  # by the learner, after a lesson is published
     def wait_to_learn(self) -> None: ...
     def achieved(self) -> float: ...  # rows sampled per step, so far
-
-    first_due: int  # steps of the policy before its first update, at least
-
     def before_save(self, memory: Any) -> None: ...
     def resume(self, state: Mapping[str, Any], memory: Any) -> list[str]: ...  # memory: None if its rows are lost
     def state(self) -> dict[str, Any]: ...
