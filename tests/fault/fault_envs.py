@@ -7,6 +7,7 @@ import mmap
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,25 @@ class Raises(Plain):
     def close(self) -> None:
         if self.where == "close" and self.count:
             raise KeyError("who has the door key")
+
+
+class Leaves(Plain):
+    """Ends its process at its `at`-th step without an error: `how` is os._exit or sys.exit, both with 0."""
+
+    def __init__(self, how: str = "os._exit", at: int = 40) -> None:
+        super().__init__()
+        self.how, self.at = how, at
+
+    def step(self, action: Any) -> Any:
+        if self.count == self.at:
+            {"os._exit": os._exit, "sys.exit": sys.exit}[self.how](0)
+        return super().step(action)
+
+
+def leaves_together(num_envs: int, **kwargs: Any) -> Any:
+    """Copies of it as a vector env."""
+    makes = [lambda: Leaves(**kwargs)] * num_envs
+    return gymnasium.vector.SyncVectorEnv(makes, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
 
 
 class Hangs(Plain):

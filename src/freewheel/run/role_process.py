@@ -33,6 +33,7 @@ class RoleProcess:
         self.process: BaseProcess | None = None
         self.channel: Channel | None = None
         self.trouble: Trouble | None = None
+        self.is_done = False  # it said so: an env may end the process with exit code 0 too
         self.started_s = 0.0
         self.lived_s = 0.0  # over all lives that have ended
         self.snapshot: Snapshot | None = None  # of its page, once it has ended
@@ -65,7 +66,7 @@ class RoleProcess:
             ours.close()
             raise
         self.life += 1
-        self.process, self.channel, self.trouble = process, Channel(ours), None
+        self.process, self.channel, self.trouble, self.is_done = process, Channel(ours), None, False
         self.started_s, self.beat_s = started_s, time.monotonic()
         self.snapshot = None
         self._cpu_before_s, self._cpu_now_s = self.cpu_s, 0.0
@@ -91,6 +92,7 @@ class RoleProcess:
                 self._stack_fd = message["stack"]
             if "trouble" in message:
                 self.trouble = Trouble(**message["trouble"])
+            self.is_done |= "done" in message
         return found
 
     def clean_up(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from freewheel.errors import CheckpointError, FreewheelError, about
+from freewheel.errors import RAISED, CheckpointError, FreewheelError, about
 from freewheel.machine.fault_points import arm
 from freewheel.report.account import Account, RoleTime, account
 from freewheel.report.phases import ACTS, LEARNS, PHASES
@@ -69,7 +69,7 @@ class Sequential:
                 self._turn()
                 if every and moment.step // every > self._saved_at // every:
                     self.save()
-        except (Exception, SystemExit):
+        except RAISED:
             if moment.step > self._saved_at:
                 self.save()  # keeps what was learned
             raise

@@ -210,8 +210,8 @@ class Supervisor:
         self._guard.remove(pid)
         if role in self.compilers:
             why = role.trouble.text if role.trouble else f"its process {how_it_ended(code)}"
-            self._handle(role, {"compiler_ended": code, "why": why})
-        elif code != 0 and role.name not in self._late:
+            self._handle(role, {"compiler_ended": not role.is_done, "why": why})
+        elif not role.is_done and role.name not in self._late:
             self._died(role, code, pid)
 
     def _died(self, role: RoleProcess, code: int, pid: int) -> None:
