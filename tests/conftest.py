@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from freewheel.machine.process import start_forkserver
+from freewheel.machine.forkserver import start_forkserver
 
 FAILED = pytest.StashKey[bool]()
 LEAVE_S = 5.0  # threads and reaped children may take a moment to go

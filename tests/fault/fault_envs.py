@@ -192,6 +192,35 @@ class Helped(Plain):
             os.waitpid(self.pids[1], 0)
 
 
+class Detached(Plain):
+    """Leaves a program and a process in sessions of their own, forked twice so that they have no parent here. Their ids are in `helpers`."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if not self.count:
+            self.count = 1
+            with open("helpers", "a") as file:
+                file.write(f"{detached(lambda: os.execvp('sleep', ['sleep', '600']))}\n")
+                file.write(f"{detached(lambda: time.sleep(600))}\n")
+        return super().reset(seed=seed)
+
+
+def detached(work: Any) -> int:
+    """The process of a daemon, as daemons are made."""
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        os.setsid()
+        if (pid := os.fork()) == 0:
+            os.close(reader)
+            os.close(writer)
+            work()
+        os.write(writer, str(pid).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with open(reader) as file:
+        return int(file.read())
+
+
 def forked() -> int:
     pid = os.fork()
     if pid == 0:

@@ -17,7 +17,7 @@ from freewheel.config.assemble import known
 from freewheel.config.check import of_other_algos, value_of
 from freewheel.errors import ConfigError
 from freewheel.imports import nearest
-from freewheel.machine.process import start_forkserver
+from freewheel.machine.forkserver import start_forkserver
 from freewheel.machine.signals import ends_at_once
 from freewheel.machine.threads import limit_threads
 from freewheel.report.progress import number
