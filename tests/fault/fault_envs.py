@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -140,6 +142,23 @@ class Lingers(Plain):
     def close(self) -> None:
         if self.count:
             time.sleep(60)
+
+
+class Stubborn(Lingers):
+    """And does not listen."""
+
+    def close(self) -> None:
+        while self.count:
+            with contextlib.suppress(KeyboardInterrupt):
+                super().close()
+
+
+class Threaded(Plain):
+    """Starts a thread that never ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        threading.Thread(target=threading.Event().wait).start()
 
 
 class Gives(Plain):

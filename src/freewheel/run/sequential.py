@@ -164,7 +164,7 @@ class Sequential:
         self._page.enter(CHECKPOINT)
         self._saved_at = moment.step
         path: Path = state.write(self.plan, self.learners, self.actor, moment.step, moment.seconds)
-        self._reporter.call("on_checkpoint", path)
+        self._reporter.saved(path)
 
     def _add_up(self) -> None:
         self._page.enter(STOP)
