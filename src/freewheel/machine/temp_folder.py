@@ -13,28 +13,31 @@ from typing import Any
 
 PREFIX = "fw-mp-"  # short: the path of a socket has at most 107 bytes
 
-_made: dict[int, str] = {}  # by process: a child uses the folder of its parent
+_made: dict[int, tuple[str, int]] = {}  # path and lock by process: a child uses the folder of its parent
 
 
 def use_own_folder() -> None:
-    """Makes the folder, unless multiprocessing has one already, and removes those of dead processes."""
+    """Makes the folder, unless multiprocessing has one that is still there, and removes those of dead processes."""
     process: Any = multiprocessing.current_process()
-    if process._config.get("tempdir") is not None:
+    if os.path.isdir(process._config.get("tempdir") or ""):
         return
     parent = tempfile.gettempdir()
     _sweep(parent)
     new = tempfile.mkdtemp(dir=parent)
     # A folder with this prefix that is not locked has no owner. The lock ends with this process.
-    fcntl.flock(os.open(new, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_EX)
+    lock = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
     path = os.path.join(parent, PREFIX + os.path.basename(new).removeprefix("tmp"))
     os.rename(new, path)
-    process._config["tempdir"] = _made[os.getpid()] = path
+    if os.getpid() in _made:
+        os.close(_made[os.getpid()][1])
+    process._config["tempdir"], _made[os.getpid()] = path, (path, lock)
     Finalize(None, shutil.rmtree, (path, True), exitpriority=-100)  # when multiprocessing would remove its own
 
 
 def own_folder() -> str:
     """The folder that this process has made, or nothing."""
-    return _made.get(os.getpid(), "")
+    return _made[os.getpid()][0] if os.getpid() in _made else ""
 
 
 def _sweep(parent: str) -> None:
