@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from freewheel.machine.process import start_forkserver
+from freewheel.machine.forkserver import start_forkserver
 
 FAILED = pytest.StashKey[bool]()
 LEAVE_S = 5.0  # threads and reaped children may take a moment to go
@@ -88,8 +88,8 @@ def segments() -> list[str]:
 
 
 def files() -> set[str]:
-    """Files and folders for temporary use, of ours by their names."""
-    return {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("freewheel")}
+    """Files and folders for temporary use. Whoever made them under this folder, a test did."""
+    return set(os.listdir(tempfile.gettempdir()))
 
 
 State = tuple[set[int], set[str], dict[str, str], list[str], set[str]]

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 MOST_TEXT = 20_000  # of an error that goes to another process
+# What the user's code may raise: a sys.exit() in it must not look like a run that succeeded.
+RAISED = (Exception, SystemExit)
 
 
 class FreewheelError(Exception):
@@ -54,7 +56,7 @@ class ProtocolError(FreewheelError):
 
 @contextmanager
 def exits_are_errors() -> Iterator[None]:
-    """sys.exit() in the user's env, loss or callback must not look like a run that succeeded."""
+    """For code of the user that has no error of its own: losses, callbacks, algorithms."""
     try:
         yield
     except SystemExit as error:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from freewheel.errors import ConfigError, EnvError
+from freewheel.errors import RAISED, ConfigError, EnvError
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -43,7 +43,7 @@ def find_module(name: str) -> Any:
                 f"that has it (searched: {here})."
             ) from error
         raise EnvError(f"importing {name} failed: {error}. Install what it needs.") from error
-    except (Exception, SystemExit) as error:
+    except RAISED as error:
         raise EnvError(
             f"importing {name} raised {type(error).__name__}: {error}. The traceback above shows its line."
         ) from error

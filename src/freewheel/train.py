@@ -44,7 +44,7 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """130 and 143 mean that a signal ended it."""
+        """130, 143 and 129 mean that a signal ended it: Ctrl-C, SIGTERM, or its terminal was closed."""
         return 0 if self.signal is None else 128 + self.signal
 
     def policy(self, name: str = "") -> Policy:

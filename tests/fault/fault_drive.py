@@ -5,6 +5,7 @@ What it saw and what shared memory holds in the end is written to facts.json, fo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -109,6 +110,9 @@ class Saboteur(freewheel.Callback):
         """
         for _ in range(count):
             time.sleep(self.random.uniform(*gap_s))
+            if role == "pool worker":
+                self.hit_pool(number)
+                continue
             supervisor = self.supervisor
             roles = {
                 "learner": supervisor.learners,
@@ -133,6 +137,28 @@ class Saboteur(freewheel.Callback):
                 }
             )
         self.go_on(100)
+
+    def hit_pool(self, number: int) -> None:
+        """Sends a signal to a worker of the first actor's pool, and waits until another process has its place."""
+        actor = self.supervisor.actors[0]
+        self.until(lambda: pool_workers(actor.pid), "there is no worker")
+        before = pool_workers(actor.pid)
+        hit = self.random.choice(before)
+        os.kill(hit, number)
+        self.until(
+            lambda: hit not in (now := pool_workers(actor.pid)) and len(now) == len(before),
+            "the worker was not replaced",
+        )
+        self.go_on(20)
+
+    def wait_for_helpers(self, count: int) -> None:
+        """Until so many processes are in the file `helpers`; notes which of them live."""
+
+        def helpers() -> list[int]:
+            return [int(line) for line in Path("helpers").read_text().split()]
+
+        self.until(lambda: len(helpers()) >= count, f"there were never {count} helpers")
+        self.facts["helpers"] = [pid for pid in helpers() if is_alive(pid)]
 
     def wait_for_deaths(self, count: int) -> None:
         """Until so many roles have ended, as the plan of fault points in the environment has them."""
@@ -238,6 +264,17 @@ class Saboteur(freewheel.Callback):
             "dropped": sum(page.counters["dropped_rows"] for page in pages),
             "rows": rows_by_env(lanes) if plan.config.env == "fault_envs:Numbered" else None,
         }
+
+
+def pool_workers(actor: int) -> list[int]:
+    """What was forked from the actor's own forkserver."""
+    return [worker for server in children(actor) for worker in children(server) if is_alive(worker)]
+
+
+def children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
 
 
 def words_of(lanes: Lanes) -> list[np.ndarray[Any, Any]]:

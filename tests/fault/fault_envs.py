@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -102,6 +105,25 @@ class Raises(Plain):
             raise KeyError("who has the door key")
 
 
+class Leaves(Plain):
+    """Ends its process at its `at`-th step without an error: `how` is os._exit or sys.exit, both with 0."""
+
+    def __init__(self, how: str = "os._exit", at: int = 40) -> None:
+        super().__init__()
+        self.how, self.at = how, at
+
+    def step(self, action: Any) -> Any:
+        if self.count == self.at:
+            {"os._exit": os._exit, "sys.exit": sys.exit}[self.how](0)
+        return super().step(action)
+
+
+def leaves_together(num_envs: int, **kwargs: Any) -> Any:
+    """Copies of it as a vector env."""
+    makes = [lambda: Leaves(**kwargs)] * num_envs
+    return gymnasium.vector.SyncVectorEnv(makes, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+
+
 class Hangs(Plain):
     """Its first life sleeps for ever in Python, its second in C with the interpreter's lock held; then it is healed."""
 
@@ -120,6 +142,23 @@ class Lingers(Plain):
     def close(self) -> None:
         if self.count:
             time.sleep(60)
+
+
+class Stubborn(Lingers):
+    """And does not listen."""
+
+    def close(self) -> None:
+        while self.count:
+            with contextlib.suppress(KeyboardInterrupt):
+                super().close()
+
+
+class Threaded(Plain):
+    """Starts a thread that never ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        threading.Thread(target=threading.Event().wait).start()
 
 
 class Gives(Plain):
@@ -170,6 +209,35 @@ class Helped(Plain):
         if self.pids:
             self.program.wait()
             os.waitpid(self.pids[1], 0)
+
+
+class Detached(Plain):
+    """Leaves a program and a process in sessions of their own, forked twice so that they have no parent here. Their ids are in `helpers`."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if not self.count:
+            self.count = 1
+            with open("helpers", "a") as file:
+                file.write(f"{detached(lambda: os.execvp('sleep', ['sleep', '600']))}\n")
+                file.write(f"{detached(lambda: time.sleep(600))}\n")
+        return super().reset(seed=seed)
+
+
+def detached(work: Any) -> int:
+    """The process of a daemon, as daemons are made."""
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        os.setsid()
+        if (pid := os.fork()) == 0:
+            os.close(reader)
+            os.close(writer)
+            work()
+        os.write(writer, str(pid).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with open(reader) as file:
+        return int(file.read())
 
 
 def forked() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,24 @@ def diverges(*given: Any) -> Any:
     calls += 1
     loss, outcome = plain(*given)
     return loss * (1.0 if calls <= 5 else float("nan")), outcome
+
+
+def learner_leaves(*given: Any) -> Any:
+    """The learner ends at its 60th call, as a success."""
+    return leaves("freewheel-learner", *given)
+
+
+def worker_leaves(*given: Any) -> Any:
+    """The same of a gradient worker."""
+    return leaves("freewheel-worker-1", *given)
+
+
+def leaves(who: str, *given: Any) -> Any:
+    global calls
+    calls += 1
+    if calls == 60 and multiprocessing.current_process().name == who:
+        os._exit(0)
+    return plain(*given)
 
 
 def fills_the_disk(*given: Any) -> Any:

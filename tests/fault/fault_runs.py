@@ -43,9 +43,11 @@ SMALL: dict[str, Any] = {
 
 
 def flags(settings: dict[str, Any]) -> list[str]:
-    """Settings as words of the command line."""
+    """Settings as words of the command line, without those that are None."""
     words: list[str] = []
     for name, value in settings.items():
+        if value is None:
+            continue
         part, _, last = name.replace("_", "-").rpartition(".")
         dot = f"{part}." if part else ""
         if isinstance(value, bool):

@@ -162,3 +162,13 @@ def test_acting_in_bf16_is_refused_where_it_dies(monkeypatch: pytest.MonkeyPatch
 def test_numbers_of_a_pool_are_refused_where_auto_takes_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"world\.min_ready was given, but has no effect: the world is not a pool"):
         train(tmp_path, **{"world.min_ready": 2})
+
+
+def test_a_second_ctrl_c_during_a_callback_is_not_kept_for_the_end() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    local = object.__new__(Local)
+    local._error = None
+    with pytest.raises(KeyboardInterrupt):
+        local._guarded(interrupted)

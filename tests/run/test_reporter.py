@@ -15,6 +15,7 @@ from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
 from freewheel.run import reporter as reporters
 from freewheel.run.reporter import STATUS_S, Reporter
+from freewheel.store.folder import RunFolder
 
 
 @pytest.mark.parametrize("every_s", [0.0, 1.0, 60.0])
@@ -31,6 +32,36 @@ def test_the_status_is_written_every_two_seconds(every_s: float, from_s: float) 
     assert STATUS_S == 2.0
     assert written == pytest.approx([2.0, 4.0, 6.0, 8.0], abs=0.11)
     assert num_logs == (100 if not every_s else 10 if every_s == 1.0 else 1)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_status_is_written_with_each_checkpoint(
+    runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that dies is not shown with fewer steps than its newest checkpoint has."""
+    monkeypatch.setattr(reporters, "STATUS_S", 1e6)
+    written: list[int] = []
+    write = RunFolder.write_status
+
+    def note(folder: RunFolder, status: str, **figures: Any) -> None:
+        written.append(figures["steps"])
+        write(folder, status, **figures)
+
+    monkeypatch.setattr(RunFolder, "write_status", note)
+    saved: list[int] = []
+
+    class Saved(Callback):
+        def on_checkpoint(self, moment: Moment, path: Path) -> None:
+            saved.append(int(path.name.removeprefix("step-")))
+            if len(saved) == 3:
+                moment.stop()
+
+    train(tmp_path, "dqn", runtime, steps=50_000, callbacks=[Saved()], settings={"checkpoint.every_steps": 200})
+    first, *during, last = written
+    assert first == 0
+    assert during, "nothing was written between the first step and the last"
+    assert max(during) >= saved[0]
+    assert last >= max(saved)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -53,6 +53,10 @@ class Told(gymnasium.Env[Any, Any]):
                 raise RuntimeError("motor broke")
             if self.fault == "exit":
                 os._exit(7)
+            if self.fault == "exit 0":
+                os._exit(0)
+            if self.fault == "sys.exit":
+                raise SystemExit(0)
             if self.fault == "shape":
                 obs = np.zeros(3, np.float32)
             if self.fault == "missing":

@@ -88,6 +88,8 @@ class Broken(Counting):
         if self.lane == 1 and self.count == 3:
             if self.how == "raise":
                 raise RuntimeError("motor broke")
+            if self.how == "exit":
+                raise SystemExit(0)
             return np.full(4, np.nan, np.float32) if self.how == "obs" else obs, np.nan, *rest
         return obs, reward, *rest
 
@@ -98,6 +100,7 @@ class Broken(Counting):
         ("obs", r"Pool \(lane 1\) gave.* at step 3 of the episode with seed 42"),
         ("reward", r"Pool \(lane 1\) gave the reward nan at step 3 of the episode with seed 42"),
         ("raise", r"Pool \(all lanes\) raised RuntimeError: motor broke in recv\(\)"),
+        pytest.param("exit", r"Pool \(all lanes\) raised SystemExit: 0 in recv\(\)", id="f23"),
     ],
 )
 def test_errors_name_the_lane_and_its_step(how: str, message: str) -> None:

@@ -50,7 +50,7 @@ class Faulty(gymnasium.Env[Any, Any]):
             self.give(self.faults["close"])
 
     def give(self, fault: Any) -> Any:
-        if isinstance(fault, Exception):
+        if isinstance(fault, BaseException):
             raise fault
         return fault
 
@@ -229,7 +229,13 @@ class FaultyVector(VectorEnv[Any, Any, Any]):
         self.faults, self.count = faults, 0
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        if "reset" in self.faults:
+            raise self.faults["reset"]
         return np.zeros((3, 2), np.float32), {}
+
+    def close(self, **given: Any) -> None:
+        if "close" in self.faults:
+            raise self.faults["close"]
 
     def step(self, actions: Any) -> Any:
         self.count += 1
@@ -241,9 +247,9 @@ class FaultyVector(VectorEnv[Any, Any, Any]):
             "info": {},
         }
         if self.count == 2:
-            if isinstance(self.faults.get("step"), Exception):
+            if isinstance(self.faults.get("step"), BaseException):
                 raise self.faults["step"]
-            given |= self.faults
+            given |= {name: value for name, value in self.faults.items() if name != "close"}
         return tuple(given.values())
 
 
@@ -315,3 +321,24 @@ def test_an_error_inside_a_vector_env_keeps_its_cause() -> None:
         steps(world)
     assert isinstance(caught.value.__cause__, RuntimeError)
     world.close()
+
+
+@pytest.mark.parametrize("where", ["step", "reset", "close", "make"])
+@pytest.mark.parametrize("kind", ["inline", "vector"])
+def test_f23_sys_exit_in_an_env_is_its_error(kind: str, where: str) -> None:
+    def make(num_envs: int = 1) -> Any:
+        if where == "make":
+            raise SystemExit(0)
+        return FaultyVector(**fault) if kind == "vector" else Faulty(**fault)
+
+    def make_one() -> Any:
+        return make()
+
+    def play_all() -> None:
+        world = make_world(make if kind == "vector" else make_one, WorldConfig(lanes=3), 0)
+        steps(world, 4)
+        world.close()
+
+    fault = {where: SystemExit(0)}
+    with pytest.raises(EnvError, match=r"raised SystemExit"):
+        play_all()

@@ -226,6 +226,20 @@ def test_a_worker_that_dies_again_and_again_ends_the_pool() -> None:
     world.close()
 
 
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("exit 0", r"worker 1 .* ended with exit code 0\. That was death 1"),
+        ("sys.exit", r"Told-v0 \(lane 1\) raised SystemExit: 0 in step"),
+    ],
+)
+def test_f23_a_worker_that_leaves_without_an_error_has_died(fault: str, message: str) -> None:
+    world = pool([Told, partial(Told, fault)], 2, restarts=0)
+    with pytest.raises(EnvError, match=message):
+        steps(world, LONG)
+    world.close()
+
+
 def test_a_worker_that_leaves_is_told_of() -> None:
     world = pool([Told, partial(Told, "exit")], 2, restarts=0)
     with pytest.raises(EnvError, match=r"worker 1 .* ended with exit code 7"):

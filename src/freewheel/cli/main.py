@@ -9,10 +9,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NoReturn
 
 from freewheel.errors import ConfigError, EnvError, FreewheelError, RoleLost
 from freewheel.imports import nearest
-from freewheel.machine.signals import ends_at_once, remember_interrupts, was_interrupted
+from freewheel.machine.signals import end, ends_at_once, remember_interrupts, was_interrupted
 
 # Each command is a module of this package with a main(args); it is imported only when it is called.
 COMMANDS = {
@@ -25,13 +26,28 @@ COMMANDS = {
 }
 
 USER_MUST_ACT, FAILED, INTERRUPTED = 2, 1, 130
+# For threads and exit functions that an env, a log or a callback left, when the result is printed.
+LEAVE_S = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments is None:  # a command of its own, not a call from another program
-        remember_interrupts()
+    """Runs one command and returns its exit code. Without arguments this process is the command, and ends with it."""
+    if arguments is None:
+        be_the_program()
+    return command(arguments)
+
+
+def be_the_program() -> NoReturn:
+    remember_interrupts()
+    try:
+        code = command(sys.argv[1:])
+    except Exception:
+        traceback.print_exc()
+        code = FAILED
+    end(code, LEAVE_S)
+
+
+def command(words: Sequence[str]) -> int:
     if not words:
         print(usage(), file=sys.stderr)
         return USER_MUST_ACT
@@ -45,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words[0] not in COMMANDS:
             raise ConfigError(f"unknown command {words[0]!r}{nearest(words[0], COMMANDS)}")
         with ends_at_once():
-            command = importlib.import_module(f"freewheel.cli.{words[0]}")
-        code = run(command, words[1:])
+            module = importlib.import_module(f"freewheel.cli.{words[0]}")
+        code = run(module, words[1:])
     except FreewheelError as error:
         if error.__cause__ is not None and isinstance(error, (EnvError, RoleLost)):
             traceback.print_exception(error.__cause__)  # it shows where the user's code failed
@@ -62,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code or 0
 
 
-def run(command: ModuleType, words: list[str]) -> int | None:
+def run(command: ModuleType, words: Sequence[str]) -> int | None:
     """The command's exit code. An error after a Ctrl-C that Python dropped is that Ctrl-C: it broke an import, for instance."""
     try:
         code: int | None = command.main(words)

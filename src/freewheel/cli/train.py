@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import sys
 import typing
 from collections.abc import Mapping, Sequence
@@ -17,7 +19,7 @@ from freewheel.config.assemble import known
 from freewheel.config.check import of_other_algos, value_of
 from freewheel.errors import ConfigError
 from freewheel.imports import nearest
-from freewheel.machine.process import start_forkserver
+from freewheel.machine.forkserver import start_forkserver
 from freewheel.machine.signals import ends_at_once
 from freewheel.machine.threads import limit_threads
 from freewheel.report.progress import number
@@ -74,7 +76,9 @@ def main(arguments: Sequence[str]) -> int:
     if not env and args.resume is None:
         raise ConfigError("no env was given. Try freewheel train CartPole-v1, module:function, or --resume RUN.")
     run = train(env or None, resume=args.resume, settings=given, preset=args.preset, is_quiet=args.quiet)
-    _show(run, args.json)
+    # Without a terminal there is nobody to show it to.
+    with contextlib.suppress(OSError) if run.signal == signal.SIGHUP else contextlib.nullcontext():
+        _show(run, args.json)
     return run.exit_code
 
 

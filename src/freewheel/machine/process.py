@@ -1,4 +1,4 @@
-"""Processes of a run: the forkserver, what each process does first, and the warden that ends what is left over."""
+"""Processes of a run: the marks by which they are found, and what each of them does first and last."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import multiprocessing
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
-from multiprocessing import forkserver, resource_tracker
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from freewheel.machine import warden
-from freewheel.machine.threads import VARIABLES, WAITING, environment_kept, wait_passively
+from freewheel.machine.warden import kill_marked
 
-# Environment variable of every process of a run, including those that an env starts.
+# Environment variable of every process of a run, including those that an env starts: the mark of the run, and the processes below it
+# that led there, such as 4711-99/0000004712/0000004730 for what a worker of an actor's pool has started.
 OWNER = "FREEWHEEL_OWNER"
-# Imports all that the roles of a run need.
-ROLES = "freewheel.run.entry"
+NOBODY = "/" + 10 * "0"  # the place for a process that is not there yet
+ASKS_TO_END = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+SWEEP_S = 1.5  # killed processes take a moment to end
 PR_SET_PDEATHSIG = 1
 F_SETSIG = 10  # fcntl has no name for it before Python 3.13
 
@@ -35,38 +35,34 @@ def owner_id() -> str:
     return _marks.setdefault(os.getpid(), f"{os.getpid()}-{time.monotonic_ns()}")
 
 
-def start_forkserver(preload: str = ROLES) -> None:
-    """Starts the process from which roles are forked, with everything loaded, unless it runs already.
-
-    Roles inherit its environment: one thread for each numeric library, and the run's mark. It blocks Ctrl-C from its start.
-    """
-    multiprocessing.get_context("forkserver").set_forkserver_preload([preload])
-    resource_tracker.ensure_running()  # before the mask: its start would lift it
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        with environment_kept(*VARIABLES, *WAITING, OWNER):
-            os.environ.update(dict.fromkeys(VARIABLES, "1"))
-            wait_passively()
-            os.environ[OWNER] = owner_id()
-            forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+def below(owner: str, pid: int) -> str:
+    """The mark of what this process starts, which `owner` has started."""
+    return f"{owner}/{pid:010d}"
 
 
-def begin(group: int = 0) -> None:
+def sweep(pids: Iterable[int]) -> None:
+    """Kills what processes of this one have left behind when they ended, also in a session of its own."""
+    marks = [f"{OWNER}={below(owner_id(), pid)}" for pid in pids]
+    until_s = time.monotonic() + SWEEP_S
+    while marks and kill_marked(marks) and time.monotonic() < until_s:
+        time.sleep(0.01)
+
+
+def begin(owner: str, group: int = 0) -> None:
     """The first instructions of a process that steps an env or computes. It joins a process group, or leads its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKS_TO_END)
     with contextlib.suppress(OSError):
         os.setpgid(0, group)  # a signal to the group reaches this process and all that its env starts
+    _mark(owner)
     _die_with_parent()
 
 
 def begin_role(owner: str) -> int:
     """`begin` for a role of a run. Returns the file descriptor to which SIGUSR1 writes its stack."""
-    begin()
-    os.environ[OWNER] = owner
+    begin(owner)
     stack = os.memfd_create("freewheel-stack") if hasattr(os, "memfd_create") else 2
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
     return stack
@@ -93,6 +89,13 @@ def is_alive(pid: int) -> bool:
         return not Path("/proc/self").exists()
 
 
+def is_stopped(pid: int) -> bool:
+    """By SIGSTOP or a debugger."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    return False
+
+
 def how_it_ended(code: int | None) -> str:
     """How a process with this exit code ended."""
     if code is None or code >= 0:
@@ -100,6 +103,19 @@ def how_it_ended(code: int | None) -> str:
     with contextlib.suppress(ValueError):
         return f"died by {signal.Signals(-code).name}"
     return f"died by signal {-code}"
+
+
+def _mark(owner: str) -> None:
+    """Marks this process in its environment, which programs inherit, and where /proc shows it, which processes that it forks inherit."""
+    mark = _marks[os.getpid()] = os.environ[OWNER] = below(owner, os.getpid())
+    if not Path("/proc/self/stat").exists():
+        return
+    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    first, end = int(stat[47]), int(stat[48])
+    place = f"{OWNER}={owner}{NOBODY}".encode()
+    at = ctypes.string_at(first, end - first).find(place)
+    if at >= 0:
+        ctypes.memmove(first + at, f"{OWNER}={mark}".encode(), len(place))
 
 
 def _die_with_parent() -> None:
@@ -119,44 +135,3 @@ def _die_with_parent() -> None:
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([pipe], [], [], 0)[0]:  # it was gone already
         os._exit(1)
-
-
-class Guard:
-    """The warden's process, which knows the process groups of the run."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        start_forkserver()
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", warden.__file__, f"{OWNER}={owner_id()}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={name: value for name, value in os.environ.items() if name != OWNER},
-            start_new_session=True,
-        )
-
-    def add(self, group: int) -> None:
-        self._say(str(group))
-
-    def remove(self, group: int) -> None:
-        self._say(f"-{group}")
-
-    def close(self) -> None:
-        """Ends the warden, when the supervisor has ended its roles itself."""
-        if self._process is None:
-            return
-        try:
-            self._process.communicate(b"done\n", 5.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(5.0)
-        self._process = None
-
-    def _say(self, line: str) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.write(line.encode() + b"\n")
-                self._process.stdin.flush()

@@ -1,17 +1,26 @@
-"""Ctrl-C and SIGTERM ask the run to stop; a second Ctrl-C ends it at once."""
+"""Ctrl-C, SIGTERM and a closed terminal (SIGHUP) ask the run to stop; a second Ctrl-C ends it at once."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, NoReturn
+
+from freewheel.machine.process import ASKS_TO_END, leave
 
 # A program may signal a process and its group at the same time; nobody presses Ctrl-C twice this fast.
 AT_ONCE_S = 0.1
+# A command ends this long after a second Ctrl-C, whatever still runs in it.
+SECOND_S = 1.5
 
 
 class Signals:
@@ -34,6 +43,7 @@ def ends_at_once() -> Iterator[None]:
 
 
 _interrupts: list[int] = []  # signals that `remember_interrupts` saw
+_first_s: list[float] = []  # when the first Ctrl-C of a command came
 
 
 def remember_interrupts() -> None:
@@ -41,10 +51,42 @@ def remember_interrupts() -> None:
 
     def handler(number: int, frame: FrameType | None) -> None:
         _interrupts.append(number)
+        _count_interrupt()
         raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, handler)
+        _first_s[:] = [math.inf]
+
+
+def _count_interrupt() -> None:
+    """Of a command. After the second Ctrl-C it ends, even if the user's code swallows the KeyboardInterrupt."""
+    now = time.monotonic()
+    if not _first_s:
+        return  # the process is the user's own
+    if now > _first_s[0] + AT_ONCE_S:
+        leave_within(SECOND_S, 128 + signal.SIGINT)
+    _first_s[0] = min(_first_s[0], now)
+
+
+def leave_within(seconds: float, code: int) -> None:
+    """This process ends by then, whatever still runs in it."""
+    timer = threading.Timer(seconds, os._exit, [code])
+    timer.daemon = True
+    timer.start()
+
+
+def end(code: int, within_s: float) -> NoReturn:
+    """The end of a command. Threads and exit functions of the user's code get so long; then it ends without them."""
+    leave_within(within_s, code)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    try:
+        interpreter: Any = threading
+        interpreter._shutdown()  # as the interpreter does when a program returns
+        atexit._run_exitfuncs()
+    finally:
+        leave(code)
 
 
 def was_interrupted() -> bool:
@@ -66,6 +108,8 @@ def signals_stop(stop: Callable[[], None]) -> Iterator[Signals]:
 
     def handler(number: int, frame: FrameType | None) -> None:
         nonlocal first_s
+        if number == signal.SIGINT:
+            _count_interrupt()
         if seen.received is not None:
             if number == signal.SIGINT and time.monotonic() - first_s > AT_ONCE_S:
                 raise KeyboardInterrupt
@@ -74,7 +118,11 @@ def signals_stop(stop: Callable[[], None]) -> Iterator[Signals]:
         seen.received = number
         stop()
 
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    # A command below nohup goes on when the terminal is closed.
+    numbers = [
+        number for number in ASKS_TO_END if signal.getsignal(number) != signal.SIG_IGN or number != signal.SIGHUP
+    ]
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield seen
     finally:

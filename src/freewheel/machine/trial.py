@@ -22,13 +22,12 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Literal, TypeVar
 
 from freewheel.machine import cache, process
-from freewheel.machine.picklable import without_main
-from freewheel.machine.process import how_it_ended, owner_id, start_forkserver
+from freewheel.machine.forkserver import launch, spawn, wait_for_end
+from freewheel.machine.process import how_it_ended, owner_id, sweep
 
 ROUNDS = 5
 # The parent waits this much longer than the child, which shows its stack when its own deadline passes.
 GRACE_S = 1.0
-KILL_S = 5.0
 
 C = TypeVar("C")
 Work = Callable[..., None]
@@ -147,15 +146,13 @@ def throwaway(
     (at first `start_timeout_s`, if that is longer) prints its stack and is killed with everything it started. `needs` are the
     arguments that the user's script may define. A process by `spawn` starts slower, with nothing loaded.
     """
-    if method == "forkserver":
-        start_forkserver()
     context: Any = multiprocessing.get_context(method)
     reader, writer = context.Pipe(duplex=False)
     limits_s = (max(start_timeout_s, timeout_s), timeout_s)
     child = context.Process(target=_child, args=(work, args, limits_s, owner_id(), writer))
     try:
-        with reader, without_main(*needs), writer:
-            child.start()
+        with reader, writer:
+            (launch if method == "forkserver" else spawn)(child, *needs)
             writer.close()
             return _listen(reader, child, *limits_s)
     finally:
@@ -183,7 +180,8 @@ def _end(child: BaseProcess) -> None:
         child.kill()  # it may not have its own process group yet
         with contextlib.suppress(ProcessLookupError):  # the group is empty
             os.killpg(child.pid, signal.SIGKILL)
-        child.join(KILL_S)
+        wait_for_end(child)
+        sweep([child.pid])
     with contextlib.suppress(ValueError):  # it could not be killed
         child.close()
 

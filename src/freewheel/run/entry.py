@@ -89,10 +89,11 @@ def _compile(plan: Plan, policy: int, index: int, channel: Channel) -> None:
 
 
 def run_role(channel: Channel, work: Callable[[], None]) -> None:
-    """Sends errors to the supervisor."""
+    """Tells the supervisor of an error, or that the work is done: an exit code alone does not show that."""
     code = 0
     try:
         work()
+        channel.send({"done": True})
     except BaseException as error:
         channel.send({"trouble": vars(Trouble.of(error))})
         code = 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from freewheel.errors import CheckpointError, FreewheelError, RoleLost
+from freewheel.errors import RAISED, CheckpointError, FreewheelError, RoleLost
 from freewheel.machine.compile_decision import Comparison
 from freewheel.memory.counts import WAIT_S
 from freewheel.report.phases import COUNTERS, GAUGES, PHASES
@@ -63,7 +63,7 @@ class LearnerProcess:
             self.page.enter(STOP)
         except RoleLost:
             raise  # another process may use the run's folder by now
-        except (Exception, SystemExit):
+        except RAISED:
             # Keeps what was learned: an update that is not finite was not applied.
             if self.saver.newest_step < self.plan.counts.steps:
                 self._save_now()

@@ -134,7 +134,7 @@ class Local:
         if "note" in message:
             self._reporter.note(message["note"])
         if "saved" in message:
-            self._guarded(self._reporter.call, "on_checkpoint", Path(message["saved"]))
+            self._guarded(self._reporter.saved, Path(message["saved"]))
         if role.policy is None:  # an actor
             return
         if "metrics" in message:
@@ -159,6 +159,8 @@ class Local:
             return
         try:
             call(*given)
+        except KeyboardInterrupt:
+            raise  # the second Ctrl-C
         except BaseException as error:
             self._error = error
             self.moment.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -57,6 +58,11 @@ class Reporter:
         """Calls a method of every callback that has its own."""
         for call in self._calls[name]:
             call(self.moment, *given)
+
+    def saved(self, path: Path) -> None:
+        """After a checkpoint. The status file is written at the next look, for `freewheel runs` to show at least its steps."""
+        self._status_due = 0.0
+        self.call("on_checkpoint", path)
 
     def finished(self, episodes: list[tuple[int, Episode]], policies: Sequence[PolicyPlan]) -> None:
         """Episodes that have ended, each with the index of its policy."""

@@ -11,7 +11,8 @@ from collections import deque
 from multiprocessing.process import BaseProcess
 
 from freewheel.errors import Trouble
-from freewheel.machine.picklable import without_main
+from freewheel.machine.forkserver import launch, wait_for_end
+from freewheel.machine.process import is_stopped
 from freewheel.report.ledger import Snapshot
 from freewheel.report.usage import ProcessUsage
 from freewheel.run import entry
@@ -33,6 +34,7 @@ class RoleProcess:
         self.process: BaseProcess | None = None
         self.channel: Channel | None = None
         self.trouble: Trouble | None = None
+        self.is_done = False  # it said so: an env may end the process with exit code 0 too
         self.started_s = 0.0
         self.lived_s = 0.0  # over all lives that have ended
         self.snapshot: Snapshot | None = None  # of its page, once it has ended
@@ -59,13 +61,13 @@ class RoleProcess:
         context = multiprocessing.get_context("forkserver")
         process = context.Process(target=entry.main, args=given, name=f"freewheel-{self.name}")
         try:
-            with without_main(*self.plan.given()), theirs:
-                process.start()
+            with theirs:
+                launch(process, *self.plan.given())
         except BaseException:
             ours.close()
             raise
         self.life += 1
-        self.process, self.channel, self.trouble = process, Channel(ours), None
+        self.process, self.channel, self.trouble, self.is_done = process, Channel(ours), None, False
         self.started_s, self.beat_s = started_s, time.monotonic()
         self.snapshot = None
         self._cpu_before_s, self._cpu_now_s = self.cpu_s, 0.0
@@ -91,19 +93,21 @@ class RoleProcess:
                 self._stack_fd = message["stack"]
             if "trouble" in message:
                 self.trouble = Trouble(**message["trouble"])
+            self.is_done |= "done" in message
         return found
 
     def clean_up(self) -> int:
         """After its end: removes the process and everything it started. Returns its exit code."""
         assert self.process is not None
         assert self.channel is not None
-        self.process.join(5.0)
+        wait_for_end(self.process)
         code = self.process.exitcode
         with contextlib.suppress(OSError):
             os.killpg(self.pid, signal.SIGKILL)  # processes that its env started
         self.channel.close()
         self.lived_s += time.monotonic() - self.started_s
-        self.process.close()
+        with contextlib.suppress(ValueError):  # it could not be killed
+            self.process.close()
         self.process = self.channel = None
         return -signal.SIGKILL if code is None else code
 
@@ -114,7 +118,7 @@ class RoleProcess:
         for kill in (os.killpg, os.kill):
             with contextlib.suppress(OSError):
                 kill(self.pid, signal.SIGKILL)
-        self.process.join(5.0)
+        wait_for_end(self.process)
 
     def shows_life(self, snapshot: Snapshot, now: float) -> bool:
         """Whether it has taken turns since the last look."""
@@ -127,9 +131,7 @@ class RoleProcess:
     @property
     def is_stopped(self) -> bool:
         """By SIGSTOP or a debugger."""
-        with contextlib.suppress(OSError), open(f"/proc/{self.pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] in ("T", "t")
-        return False
+        return is_stopped(self.pid)
 
     def stack(self) -> str:
         """Its Python stack, or the reason why there is none."""

@@ -13,8 +13,8 @@ from freewheel.learners.target_process import TargetValues
 from freewheel.machine import precision
 from freewheel.machine.cores import num_cores
 from freewheel.machine.device import cuda_devices, pick_device, place, prepare
+from freewheel.machine.forkserver import start_forkserver
 from freewheel.machine.global_seeds import globals_seeded
-from freewheel.machine.process import start_forkserver
 from freewheel.machine.trial import Choice
 from freewheel.machine.update_form import settled_here
 from freewheel.nets.inputs import has_images

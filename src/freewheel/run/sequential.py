@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from freewheel.errors import CheckpointError, FreewheelError, about
+from freewheel.errors import RAISED, CheckpointError, FreewheelError, about
 from freewheel.machine.fault_points import arm
 from freewheel.machine.global_seeds import globals_seeded
 from freewheel.report.account import Account, RoleTime, account
@@ -74,7 +74,7 @@ class Sequential:
                 self._turn()
                 if every and moment.step // every > self._saved_at // every:
                     self.save()
-        except (Exception, SystemExit):
+        except RAISED:
             if moment.step > self._saved_at:
                 self.save()  # keeps what was learned
             raise
@@ -169,7 +169,7 @@ class Sequential:
         self._page.enter(CHECKPOINT)
         self._saved_at = moment.step
         path: Path = state.write(self.plan, self.learners, self.actor, moment.step, moment.seconds)
-        self._reporter.call("on_checkpoint", path)
+        self._reporter.saved(path)
 
     def _add_up(self) -> None:
         self._page.enter(STOP)

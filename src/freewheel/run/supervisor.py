@@ -13,8 +13,9 @@ from multiprocessing.connection import wait
 
 from freewheel.errors import FreewheelError, RoleLost
 from freewheel.machine.fault_points import reach
+from freewheel.machine.guard import Guard
 from freewheel.machine.pinning import OwnCore, Pin
-from freewheel.machine.process import Guard, how_it_ended, start_forkserver
+from freewheel.machine.process import how_it_ended, sweep
 from freewheel.report.account import RoleTime
 from freewheel.report.phases import PHASES
 from freewheel.report.usage import ProcessUsage
@@ -32,7 +33,6 @@ STALE_SHARE = 1 / 6  # of the time limit: a silent role is reported after this
 BUDGET_S = 600.0  # restarts are counted within this time
 PATIENCE_S = 8.0  # for the end of an interrupted run
 SAVE_S = 4.0  # of it are the learner's: an env that does not end must not cost the checkpoint
-LAUNCHES, LAUNCH_AGAIN_S = 5, 0.05  # a killed process is gone within milliseconds
 LAST_CALL_S = 300.0  # for the updates and the checkpoint after the last step
 COMPILE_S = 900.0  # a large image learner's update took 45 s to compile; one that takes so long hangs
 
@@ -124,13 +124,13 @@ class Supervisor:
         for role in self.roles:
             for message in role.receive():
                 self._handle(role, message)
-        for sentinel, role in sentinels.items():
-            if sentinel in ready and role.is_alive:
-                self._take_away(role)
+        self._take_away([role for sentinel, role in sentinels.items() if sentinel in ready and role.is_alive])
         now = time.monotonic()
         if now >= self._watch_due:
             was_away = now > self._watch_due + AWAY_S > AWAY_S
             self._watch_due = now + WATCH_S
+            for note in self._guard.look(now):
+                self._note(note)
             for role in self.roles:
                 if was_away:  # it cannot know who was alive meanwhile
                     role.beat_s = now
@@ -152,10 +152,12 @@ class Supervisor:
 
     def close(self) -> None:
         """Kills all roles that are left."""
-        for role in self.roles:
-            if role.is_alive:
-                role.kill()
-                role.clean_up()
+        left = [role for role in self.roles if role.is_alive]
+        pids = [role.pid for role in left]
+        for role in left:
+            role.kill()
+            role.clean_up()
+        sweep(pids)
         self._guard.close()
 
     def _move_on(self, now: float) -> None:
@@ -181,37 +183,34 @@ class Supervisor:
             role.kill()
 
     def _start(self, role: RoleProcess) -> None:
-        """Starts a role. The forkserver is started again if it was killed; one that is just dying refuses."""
         if role.page is not None:
             self.plan.ledger.page(role.page).start(STARTING)  # the time before its own first phase is a start too
-        for _ in range(LAUNCHES):
-            start_forkserver()
-            try:
-                role.start()
-                break
-            except (ConnectionError, EOFError) as error:
-                refused = error
-                time.sleep(LAUNCH_AGAIN_S)
-        else:
-            raise RoleLost(
-                f"{role.name} could not be started in {LAUNCHES} attempts: {refused!r}. Something kills the processes of this "
-                "run; look at the machine's memory (dmesg)."
-            ) from refused
+        role.start()
         reach("spawn")
         self._guard.add(role.pid)
 
-    def _take_away(self, role: RoleProcess) -> None:
-        """After the end of a role. Its last phase is counted until now."""
+    def _take_away(self, roles: Sequence[RoleProcess]) -> None:
+        """After the end of these roles: removes what they left behind, before any of them begins again."""
+        ends = [(role, role.pid, self._clean_up(role)) for role in roles]
+        sweep(pid for _, pid, _ in ends)
+        for end in ends:
+            self._judge(*end)
+
+    def _clean_up(self, role: RoleProcess) -> int:
+        """Its last phase is counted until now. Gives its exit code."""
         if role.page is not None:
             self.plan.ledger.page(role.page).enter(STOPPED)
             role.snapshot = self.plan.ledger.snapshot(role.page)
-        pid = role.pid
-        code = role.clean_up()
+        pid, code = role.pid, role.clean_up()
         self._guard.remove(pid)
+        return code
+
+    def _judge(self, role: RoleProcess, pid: int, code: int) -> None:
+        """Was this the end of its work, or a death?"""
         if role in self.compilers:
             why = role.trouble.text if role.trouble else f"its process {how_it_ended(code)}"
-            self._handle(role, {"compiler_ended": code, "why": why})
-        elif code != 0 and role.name not in self._late:
+            self._handle(role, {"compiler_ended": not role.is_done, "why": why})
+        elif not role.is_done and role.name not in self._late:
             self._died(role, code, pid)
 
     def _died(self, role: RoleProcess, code: int, pid: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from gymnasium import spaces
 
-from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.errors import RAISED, ConfigError, EnvError, FreewheelError
 from freewheel.spec import RowSpec, Space, leaves
 from freewheel.worlds.world import Array
 
@@ -38,7 +38,7 @@ class Where(NamedTuple):
         when = f"at step {self.step} of the episode" if self.step else "at the reset of the episode"
         return EnvError(f"{who} {what} {when} with seed {self.seed}. {cure}")
 
-    def raised(self, method: str, error: Exception) -> EnvError:
+    def raised(self, method: str, error: BaseException) -> EnvError:
         return self.error(f"raised {_quote(error)} in {method}()", "The traceback above shows the line of the env.")
 
 
@@ -200,7 +200,7 @@ def close_all(name: str, envs: Sequence[Any], first_lane: int = 0) -> None:
     for lane, env in enumerate(envs, first_lane):
         try:
             env.close()
-        except Exception as error:
+        except RAISED as error:
             if failure is None:
                 failure = EnvError(
                     f"{name} (lane {lane}) raised {_quote(error)} in close(). The other lanes were closed; files or ports of this one "
@@ -275,5 +275,5 @@ def _outline(value: Any) -> str:
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
-def _quote(error: Exception) -> str:
+def _quote(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -47,7 +47,7 @@ def choose_world(
     one = make()
     tell_alive()
     cost = try_env(one, tell_alive)
-    if isinstance(cost, Exception):
+    if isinstance(cost, BaseException):
         return world_kind.unmeasured(config, f"{type(cost).__name__}: {cost}", cores)
     vector_s = None
     if not world_kind.wants_pool(config) and isinstance(find_factory(env), str):

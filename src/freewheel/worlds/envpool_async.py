@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from freewheel.errors import ConfigError
+from freewheel.errors import RAISED, ConfigError
 from freewheel.worlds.check import Where, refuse_step
 from freewheel.worlds.vector import Vector, VectorWorld
 from freewheel.worlds.world import TIMEOUT_S, Array, Columns, Ended, Ready
@@ -117,7 +117,7 @@ class AsyncVectorWorld(VectorWorld):
     def _call(self, method: str, *given: Any) -> Any:
         try:
             return getattr(self._envs[0], method)(*given)
-        except Exception as error:
+        except RAISED as error:
             raise self._where().raised(method, error) from error
 
     def _where(self, row: int | None = None) -> Where:

@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.errors import RAISED, ConfigError, EnvError, FreewheelError
 from freewheel.imports import find_module, find_name, is_import
 
 
@@ -71,7 +71,7 @@ def named_errors(
         raise
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise ConfigError(_missing_package(name, error, spec)) from error
-    except Exception as error:
+    except RAISED as error:
         raise EnvError(f"{name} raised {type(error).__name__} {when}: {error}. {cure}") from error
 
 

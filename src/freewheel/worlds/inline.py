@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from freewheel._core import put_row, step_lanes
+from freewheel.errors import RAISED
 from freewheel.spec import Space, fields_of, flatten, unflatten
 from freewheel.worlds import check
 from freewheel.worlds.check import Find, Leaf, Where
@@ -116,7 +117,7 @@ class InlineWorld(OneGroup):
                 found = LOOK_CLOSELY
             else:
                 found = step_lanes(steps, logs, actions, results, obs[self._plain], reward, flags)
-        except Exception as error:
+        except RAISED as error:
             raise self._where(lanes[len(results)]).raised("step", error) from error
         if found == LOOK_CLOSELY:
             self._read_results(lanes, results, obs, reward, flags)
@@ -218,7 +219,7 @@ class InlineWorld(OneGroup):
                 if terminated or truncated:
                     return False
             seen = self._read_one(lane, observed)
-        except Exception:
+        except RAISED:
             return False  # an env that is not deterministic may fail on these actions; the lane begins a new episode
         for name, rows in seen.items():
             self._obs[name][lane] = rows[0]
@@ -274,7 +275,7 @@ class InlineWorld(OneGroup):
         self._histories[lane].clear()
         try:
             result = self._envs[lane].reset(seed=seed)
-        except Exception as error:
+        except RAISED as error:
             raise self._where(lane).raised("reset", error) from error
         return check.read_reset(result, self._where, lane)
 

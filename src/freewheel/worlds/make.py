@@ -124,7 +124,7 @@ def _make_pool_world(
     make = partial(make_env, env, replace(config, kind="inline"), name=name)
     if not (config.workers and config.threads):
         cost = try_env(make())
-        config, _ = pool_of(config, UNMEASURED if isinstance(cost, Exception) else cost, num_cores())
+        config, _ = pool_of(config, UNMEASURED if isinstance(cost, BaseException) else cost, num_cores())
     return PoolWorld(
         [make] * config.lanes,
         seed,

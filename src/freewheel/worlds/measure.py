@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from freewheel.errors import RAISED
 from freewheel.machine.world_kind import Cost
 from freewheel.worlds.legal import RandomActions
 from freewheel.worlds.world import Array, World, recv_sole, sole_group
@@ -86,11 +87,11 @@ def measure_vector(world: World, tell_alive: Callable[[], None] = no_listener) -
     return took_s / driver.steps
 
 
-def try_env(env: gymnasium.Env[Any, Any], tell_alive: Callable[[], None] = no_listener) -> Cost | Exception:
+def try_env(env: gymnasium.Env[Any, Any], tell_alive: Callable[[], None] = no_listener) -> Cost | BaseException:
     """The cost, or the error: an env that fails in the run too is reported there, with lane and step. Closes the env."""
     try:
         return measure_env(env, tell_alive)
-    except Exception as error:
+    except RAISED as error:
         return error
     finally:
         env.close()

@@ -13,7 +13,8 @@ from itertools import pairwise
 import numpy as np
 
 from freewheel.errors import ConfigError, EnvError
-from freewheel.machine.process import how_it_ended, start_forkserver
+from freewheel.machine.forkserver import ForkserverWatch
+from freewheel.machine.process import how_it_ended, owner_id
 from freewheel.spec import RowSpec
 from freewheel.worlds.check import obs_leaves, raise_or_print
 from freewheel.worlds.pool_member import Member, WorkerTrace, end_all, why_not_pooled
@@ -74,8 +75,8 @@ class PoolWorld(OneGroup):
         self._start_all()
 
     def _start_all(self) -> None:
-        start_forkserver("freewheel.worlds.pool_worker")
         self._members: list[Member] = []
+        self._forkserver = ForkserverWatch()
         self._ends = weakref.finalize(self, end_all, self._members, self._table)
         try:
             for worker, own in enumerate(split(self.num_threads, self.num_workers)):
@@ -212,6 +213,7 @@ class PoolWorld(OneGroup):
     def _look(self, now: float, timeout_s: float) -> None:
         """Looks for workers that failed, died or hang. A failed one ends the pool; the others are replaced."""
         self._look_due_s = now + self._look_s
+        self._forkserver.look(now)
         limit_s = min(self._step_timeout_s, timeout_s)
         for member in list(self._members):
             if self._table.failed[member.threads.start : member.threads.stop].any():
@@ -243,7 +245,8 @@ class PoolWorld(OneGroup):
         old.release()
         while self._deaths and now - self._deaths[0] > BUDGET_S:
             self._deaths.popleft()
-        self._deaths.append(now)
+        if now not in self._deaths:  # workers that die together, as with their forkserver, count once
+            self._deaths.append(now)
         if len(self._deaths) > self._restarts:
             error = EnvError(
                 f"{self.name}: {old} {why}. That was death {len(self._deaths)} of a worker within {BUDGET_S / 60:.0f} minutes, "
@@ -271,5 +274,5 @@ class PoolWorld(OneGroup):
         # Other seeds than before: an episode may be what killed the worker.
         seed = lane_key(self._seed, -self.num_restarts) if self.num_restarts else self._seed
         spaces = (self.obs_space, self.action_space)
-        task = Task(worker, threads, makes, seed, self._first_lane, self.name, spaces, os.getpgrp())
+        task = Task(worker, threads, makes, seed, self._first_lane, self.name, spaces, owner_id(), os.getpgrp())
         return Member(task, self._table)

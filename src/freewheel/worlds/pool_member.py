@@ -14,7 +14,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from freewheel.errors import EnvError, FreewheelError, Trouble
-from freewheel.machine.picklable import why_not_picklable, without_main
+from freewheel.machine.forkserver import launch, wait_for_end
+from freewheel.machine.picklable import why_not_picklable
+from freewheel.machine.process import sweep
 from freewheel.worlds import pool_worker
 from freewheel.worlds.pool_table import Table
 from freewheel.worlds.pool_worker import Make, Task
@@ -37,8 +39,8 @@ class Member:
         name = f"freewheel-env-{task.index}"
         self.process: BaseProcess = context.Process(target=pool_worker.main, args=(task, table, theirs), name=name)
         try:
-            with without_main(*task.makes), theirs:
-                self.process.start()
+            with theirs:
+                launch(self.process, *task.makes, preload=pool_worker.__name__)
         except BaseException:
             ours.close()
             raise
@@ -83,7 +85,8 @@ class Member:
         for pid in (self.pid, *_children(self.pid)):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.join(5.0)
+        wait_for_end(self.process)
+        sweep([self.pid])
 
     def release(self) -> None:
         """After its end: closes its pipe and process handle."""
@@ -119,6 +122,7 @@ def end_all(members: list[Member], table: Table) -> FreewheelError | None:
         sent.add(1)
     until_s = time.monotonic() + CLOSE_S
     failure: FreewheelError | None = None
+    pids = [member.pid for member in members]
     for member in members:
         with contextlib.suppress(ValueError):  # it was released when the restarts were used up
             member.process.join(max(until_s - time.monotonic(), 0.0))
@@ -128,4 +132,5 @@ def end_all(members: list[Member], table: Table) -> FreewheelError | None:
                 failure = failure or error
             member.release()
     members.clear()
+    sweep(pids)
     return failure

@@ -45,12 +45,13 @@ class Task:
     first_lane: int  # number of the pool's first lane in the run
     name: str
     spaces: tuple[Space, Space]  # of observations and actions
-    group: int  # process group of the pool
+    owner: str  # mark of the pool's process, and its process group
+    group: int
 
 
 def main(task: Task, table: Table, end: Connection) -> None:
     """A worker's process from its first instruction to its last; never returns."""
-    process.begin(task.group)
+    process.begin(task.owner, task.group)
     first = task.first_lane + table.spans[task.threads[0]].start
     seed_globals(episode_seed(lane_key(task.seed, first), PROCESS))
     workers = [Stepper(task, table, thread) for thread in task.threads]

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from freewheel._core import StepReader
-from freewheel.errors import ConfigError
+from freewheel.errors import RAISED, ConfigError
 from freewheel.spec import Space, any_value
 from freewheel.worlds import check
 from freewheel.worlds.check import Leaf, Where
@@ -200,7 +200,7 @@ class VectorWorld(OneGroup):
         self._step_count += 1
         try:
             result = self._envs[0].step(self._actions.copy())  # a copy: the env may write into it
-        except Exception as error:
+        except RAISED as error:
             raise self._where().raised("step", error) from error
         if not (isinstance(result, tuple) and len(result) == 5):
             check.refuse_step([result], lambda _: self._where())
@@ -216,7 +216,7 @@ class VectorWorld(OneGroup):
     def _reset(self, how: dict[str, Any]) -> Obs:
         try:
             result = self._envs[0].reset(**how)
-        except Exception as error:
+        except RAISED as error:
             raise self._where().raised("reset", error) from error
         return self._read(check.read_reset(result, self._where, None))
 

@@ -1,0 +1,66 @@
+"""F25: programs that an env started in sessions of their own go with the role or worker that started them, and at every end."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import fault_fixtures
+import pytest
+from fault_runs import TIMES, Nursery, Run, is_alive, until
+
+starter, nursery = fault_fixtures.starter, fault_fixtures.nursery
+
+KILLS = 3
+SEED = 20260725
+LANES = 2
+DETACHED = {
+    "world.lanes": LANES,
+    "local.actors": 1,
+    "local.restarts": 1000,
+    "checkpoint.every_steps": 100,
+    "replay.warmup_rows": 16,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "inline": {},
+    "pool": {"world.kind": "pool", "world.workers": 1, "world.threads": 1},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_f25_helpers_go_with_the_process_that_started_them(nursery: Nursery, tmp_path: Path, kind: str) -> None:
+    """An actor is killed again and again, or the worker of its pool: only the helpers of the newest one live. At the end none does."""
+    hit = {"role": "actor" if kind == "inline" else "pool worker", "number": signal.SIGKILL, "count": 1}
+    acts: list[Any] = [["save_first", {}]]
+    for kill in range(KILLS * TIMES):
+        acts += [["hit", {**hit, "gap_s": (0.0, 0.3)}], ["wait_for_helpers", {"count": 2 * LANES * (kill + 2)}]]
+    plan = {
+        "env": "fault_envs:Detached",
+        "seed": SEED,
+        "settings": DETACHED | KINDS[kind],
+        "acts": acts,
+    }
+    run = nursery.drive(tmp_path, plan)
+    assert run.wait(110 * TIMES) == 0, run.err
+    assert run.facts["trouble"] == [], run.err
+    assert len(helpers(run)) == 2 * LANES * (1 + KILLS * TIMES)
+    assert run.facts["helpers"] == helpers(run)[-2 * LANES :], (
+        "helpers of an earlier life live, or those of the newest do not"
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: signal.Signals(number).name)
+@pytest.mark.parametrize("kind", KINDS)
+def test_f25_helpers_go_with_the_run(nursery: Nursery, tmp_path: Path, kind: str, number: int) -> None:
+    """The fixture looks for them after the test."""
+    run = nursery.start(tmp_path, "fault_envs:Detached", {**DETACHED, **KINDS[kind], "steps": 1_000_000})
+    until(lambda: run.checkpoint() is not None, 60, lambda: run.err)
+    assert len(helpers(run)) == 2 * LANES
+    assert all(map(is_alive, helpers(run)))
+    run.send(number)
+    assert run.wait(30) == (130 if number == signal.SIGINT else -number), run.err
+
+
+def helpers(run: Run) -> list[int]:
+    return [int(line) for line in (run.folder / "helpers").read_text().split()]
