@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -121,8 +122,11 @@ class Replay:
         return {"random": self._core.random_state(), "max_priority": self._core.max_priority}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
+        priority = float(state["max_priority"])
+        if not 0 < priority < math.inf:
+            raise ValueError(f"max_priority={priority} must be above 0 and finite")
         self._core.set_random_state(state["random"])
-        self._core.max_priority = state["max_priority"]
+        self._core.max_priority = priority
 
     def close(self) -> None:
         """Stops the prefetching. Batches already handed out stay good."""
