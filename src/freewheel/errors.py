@@ -2,6 +2,7 @@
 
 FreewheelError
 ├── ConfigError       the user, before anything starts: a setting that cannot work
+│   └── Untrusted     the user: a run folder that somebody else may have written names code
 ├── EnvError          the author of the env: it broke the contract of an env
 ├── Diverged          the user: updates keep producing values that are not finite; the last good weights are kept
 ├── RoleLost          the user: an actor or the learner died, and no restarts are left
@@ -28,6 +29,10 @@ class FreewheelError(Exception):
 
 class ConfigError(FreewheelError):
     """A setting that cannot work; raised before anything starts."""
+
+
+class Untrusted(ConfigError):
+    """A run folder names code, and nobody has said that it may be imported."""
 
 
 class EnvError(FreewheelError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -154,6 +155,9 @@ def any_value(space: Space) -> np.ndarray[Any, Any]:
     return np.clip(zeros, space.low, space.high) if isinstance(space, spaces.Box) else zeros
 
 
+MOST_BYTES = (
+    16 << 20
+)  # of a saved space's value: an image of 2048 x 2048 x 3 has 12 MB, and Gymnasium keeps several arrays of that size
 # The arguments that make a space, by its kind.
 ARGUMENTS: dict[type[Space], tuple[str, ...]] = {
     spaces.Box: ("low", "high", "shape", "dtype"),
@@ -176,11 +180,25 @@ def describe(space: Space) -> dict[str, Any]:
 
 
 def read_space(data: Mapping[str, Any]) -> Space:
-    """The space that `describe` described."""
+    """The space that `describe` described. Refuses a large one before it takes memory."""
+    if (size := _num_bytes(data)) > MOST_BYTES:
+        raise ConfigError(f"a saved space has values of {size:,} bytes, more than the limit of {MOST_BYTES:,}.")
+    return _read_space(data)
+
+
+def _num_bytes(data: Mapping[str, Any]) -> int:
+    if data["kind"] in ("Dict", "Tuple"):
+        parts = data["parts"]
+        return sum(map(_num_bytes, parts.values() if isinstance(parts, Mapping) else parts))
+    shape = data["n"] if data["kind"] == "MultiBinary" else data.get("shape", [])
+    return np.dtype(data.get("dtype", "int8")).itemsize * math.prod(shape if isinstance(shape, list) else [shape])
+
+
+def _read_space(data: Mapping[str, Any]) -> Space:
     if data["kind"] == "Dict":
-        return spaces.Dict({key: read_space(part) for key, part in data["parts"].items()})
+        return spaces.Dict({key: _read_space(part) for key, part in data["parts"].items()})
     if data["kind"] == "Tuple":
-        return spaces.Tuple([read_space(part) for part in data["parts"]])
+        return spaces.Tuple([_read_space(part) for part in data["parts"]])
     given = {name: value for name, value in data.items() if name != "kind"}
     if "dtype" in given:
         given["dtype"] = np.dtype(given["dtype"]).type

@@ -37,6 +37,7 @@ class Run:
     signal: int | None = None
     body: Any = field(default=None, repr=False)
     account: Account | None = field(default=None, repr=False)
+    is_ours: bool = field(default=False, repr=False)  # may import again what its settings name
 
     @property
     def returns(self) -> list[float]:
@@ -48,7 +49,7 @@ class Run:
         return 0 if self.signal is None else 128 + self.signal
 
     def policy(self, name: str = "") -> Policy:
-        return load_policy(self.folder, body=self.body, name=name)
+        return load_policy(self.folder, body=self.body, name=name, trust=self.is_ours)
 
 
 @exits_are_errors()
@@ -66,20 +67,21 @@ def train(
     body: Any = None,
     loss: Any = None,
     is_quiet: bool = False,
+    trust: bool = False,
 ) -> Run:
     """Trains a policy and returns its run.
 
     `env` is a Gymnasium id, module:function, a function that makes an env, an env or a VectorEnv. `settings` has any setting by
     its dotted name: {"learner.lr": 1e-3}. `resume` continues a run, by name or folder; steps and settings that do not change
     what is learned may be given again. `body` is your own network (nn.Module), `loss` your own loss. `policies` has settings
-    for each of several policies, by the names of the world's groups.
+    for each of several policies, by the names of the world's groups. `trust` lets a resumed run from elsewhere import what it names.
     """
     named = {"algo": algo, "steps": steps, "seed": seed}
     given = {**{name: value for name, value in named.items() if value is not None}, **(settings or {})}
     if resume is None:
-        return _train(prepare_new(env, given, preset, body, loss, policies), callbacks, is_quiet)
+        return _train(prepare_new(env, given, preset, body, loss, policies, trust), callbacks, is_quiet)
     given |= {"preset": preset} if preset != "auto" else {"policies": policies} if policies else {}  # refused there
-    return _train(prepare_resumed(env, given, resume, body, loss), callbacks, is_quiet)
+    return _train(prepare_resumed(env, given, resume, body, loss, trust), callbacks, is_quiet)
 
 
 def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
@@ -117,4 +119,6 @@ def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
         if signals.received is None:
             add_evaluation(runtime, result, setup.env, is_quiet, signals)
         write("finished" if moment.step >= config.steps else "stopped", result)
-        return Run(folder.path, config, result, reporter.episodes, signals.received, setup.body, runtime.account)
+        return Run(
+            folder.path, config, result, reporter.episodes, signals.received, setup.body, runtime.account, setup.is_ours
+        )

@@ -26,8 +26,8 @@ TENSOR_NAMES = {"net.": "weights."}
 ROW_FILES = {"replay.bin": True, "rollout.bin": False}
 # Columns that on-policy actors write beside the fields of the spaces.
 ROLLOUT_COLUMNS: Fields = [("log_prob", np.dtype("float32"), ()), ("value", np.dtype("float32"), ())]
-# In state.json, but no value of the run: settings, wall time, and how the spaces are described.
-NOT_VALUES = ("config", "seconds", "obs_space", "action_space", "loss", "dials")
+# In state.json, but no value of the run: settings, wall time, how the spaces are described, and the signature of these.
+NOT_VALUES = ("config", "seconds", "obs_space", "action_space", "signature", "loss", "dials")
 
 HEADER_WORDS = LANE_WORDS = 8
 META_WORDS = 4

@@ -13,7 +13,7 @@ import torch
 from run_cases import planned, settings_of
 
 import freewheel
-from freewheel.errors import ConfigError
+from freewheel.errors import CheckpointError, ConfigError
 from freewheel.machine import pinning
 from freewheel.machine.precision import why_not
 from freewheel.machine.trial import Choice
@@ -24,6 +24,7 @@ from freewheel.run import runtime as runtimes
 from freewheel.run.callback import Moment
 from freewheel.run.local import Local
 from freewheel.run.reporter import Reporter
+from freewheel.store.load import load_run
 
 
 def train(tmp_path: Path, env: Any = "CartPole-v1", **settings: Any) -> freewheel.Run:
@@ -172,3 +173,13 @@ def test_a_second_ctrl_c_during_a_callback_is_not_kept_for_the_end() -> None:
     local._error = None
     with pytest.raises(KeyboardInterrupt):
         local._guarded(interrupted)
+
+
+def test_a_network_that_does_not_fit_is_refused_before_its_learner_would_begin_anew(tmp_path: Path) -> None:
+    run = freewheel.train(
+        "CartPole-v1", steps=60, preset="none", settings=settings_of("dqn", tmp_path, runtime="sequential")
+    )
+    checkpoint = load_run(run.folder / "checkpoints")
+    Local(plan()).resume(checkpoint)
+    with pytest.raises(CheckpointError, match="It was saved with other settings or another env"):
+        Local(plan(**{"net.hidden": (17,)})).resume(checkpoint)

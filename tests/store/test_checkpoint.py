@@ -165,3 +165,11 @@ def test_a_replacement_that_was_cut_short_gives_the_old_one_back(tmp_path: Path)
     assert checkpoint.load_newest(tmp_path).path.name == "step-000000005"
     checkpoint.sweep(tmp_path)
     assert names(tmp_path) == ["step-000000004", "step-000000005"]
+
+
+def test_a01_a_folder_that_is_a_link_is_not_written_into(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="could not be saved: it is a link or a file"):
+        checkpoint.save(tmp_path / "link", 1, {}, {})
+    assert list((tmp_path / "elsewhere").iterdir()) == []

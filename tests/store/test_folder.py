@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -163,3 +164,50 @@ def test_links_are_no_runs(tmp_path: Path) -> None:
     (tmp_path / "runs" / "link").symlink_to(run.path)
     assert list_runs(tmp_path / "runs") == []
     assert open_run("link", tmp_path / "runs").path == run.path
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "socket", "symlink"])
+def test_a01_what_stands_in_the_place_of_a_lock_is_named_and_nobody_waits_for_it(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the path of a socket is short
+    run = new_run(tmp_path, "CartPole-v1", "dqn", 0, {})
+    lock = run.path / "lock"
+    if kind == "fifo":
+        os.mkfifo(lock)
+    elif kind == "folder":
+        lock.mkdir()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as end:
+            end.bind(os.path.relpath(lock))
+    else:
+        lock.symlink_to(run.path / "run.json")
+    assert not run.is_in_use()
+    assert run.status() == {"status": "new"}
+    with pytest.raises(ConfigError, match="cannot be locked"), run.lock():
+        pass
+
+
+WRITTEN = ("checkpoints", "tb", "metrics.csv", "episodes.csv", "profile", "checkpoints/red", "profile/learner.txt")
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a01_a_link_is_not_written_through(tmp_path: Path, name: str) -> None:
+    run = new_run(tmp_path / "runs", "CartPole-v1", "dqn", 0, {})
+    run.refuse_links()
+    (run.path / "profile").mkdir()
+    link = run.path / name
+    if link.is_dir():
+        link.rmdir()
+    link.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match=f"{name} is a link to .*elsewhere, and a run writes only into its own"):
+        run.refuse_links()
+    link.unlink()
+    run.refuse_links()
+
+
+def test_a01_policies_cannot_have_names_that_lead_elsewhere(tmp_path: Path) -> None:
+    for name in ("../..", "/etc", "a/b", "", "step-000000001"):
+        run = new_run(tmp_path, "CartPole-v1", "dqn", 0, {"policies": {name: {}}})
+        with pytest.raises(CheckpointError, match="policies must have settings by name"):
+            run.config()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import tyro
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 class RunArgs:
     """Which agent acts, and in which env."""
 
+    command: ClassVar[str]
+
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Name of a run, its folder, or the folder of one checkpoint."""
 
@@ -40,6 +42,9 @@ class RunArgs:
 
     seed: int | None = None
     """Seed of the episodes; by default the seed of the evaluation after training."""
+
+    trust: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Import the code that the run names, though somebody else may have made its folder."""
 
     root: Path = DEFAULT_ROOT
     """Where the runs are."""
@@ -54,6 +59,8 @@ class RunArgs:
 @dataclass(frozen=True)
 class EvalArgs(RunArgs):
     """Play episodes with a trained agent, from its newest complete checkpoint, and show their returns."""
+
+    command = "eval"
 
     episodes: int = 100
     """Number of episodes."""
@@ -135,12 +142,16 @@ def load_agents(args: RunArgs) -> list[Agent]:
 
 def _load_agent(args: RunArgs, name: str) -> Agent:
     """Builds a policy; warns on standard error about checkpoints that had to be skipped."""
+    from freewheel.store.consent import Consent
     from freewheel.store.load import find_checkpoint, policy_of
 
     checkpoint = find_checkpoint(args.run, args.root, name)
     for warning in checkpoint.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    policy = policy_of(checkpoint, name=name)
+    # Another env goes with a world of kind auto.
+    again = [*(["env", "world.kind"] if args.env else []), *(["world.kwargs"] if args.kwargs else [])]
+    consent = Consent(args.trust, how=f"freewheel {args.command} {args.run} --trust")
+    policy = policy_of(checkpoint, name=name, consent=replace(consent, uses=consent.without(*again)))
     limit_threads(policy.config.learner.threads or 1)
     world = policy.config.world
     if args.kwargs is not None:

@@ -34,6 +34,8 @@ class PlayArgs(RunArgs):
     If observations are images, the film also shows what the network sees and the action it takes.
     """
 
+    command = "play"
+
     out: Annotated[Path | None, tyro.conf.arg(aliases=["--to"])] = None
     """File ending in .gif or .mp4; by default play.gif in the run's folder. An existing file is replaced."""
 

@@ -50,6 +50,9 @@ class TrainFlags:
     resume: str | None = None
     """Continue this run, by name or folder."""
 
+    trust: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """With --resume: import the code that the run names, though somebody else may have made its folder."""
+
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print the result as a JSON object on the last line."""
 
@@ -75,7 +78,8 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"--resume {args.resume} continues that run in its own env: leave {env} out.")
     if not env and args.resume is None:
         raise ConfigError("no env was given. Try freewheel train CartPole-v1, module:function, or --resume RUN.")
-    run = train(env or None, resume=args.resume, settings=given, preset=args.preset, is_quiet=args.quiet)
+    flags = {"preset": args.preset, "is_quiet": args.quiet, "trust": args.trust}
+    run = train(env or None, resume=args.resume, settings=given, **flags)
     # Without a terminal there is nobody to show it to.
     with contextlib.suppress(OSError) if run.signal == signal.SIGHUP else contextlib.nullcontext():
         _show(run, args.json)

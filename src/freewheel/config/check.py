@@ -57,8 +57,8 @@ def _check_world(world: WorldConfig) -> None:
 def read_kwargs(world: WorldConfig) -> dict[str, Any]:
     try:
         kwargs = json.loads(world.kwargs)
-    except ValueError as error:
-        raise ConfigError(f"world.kwargs={world.kwargs!r} is not JSON: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"world.kwargs={world.kwargs[:200]!r} is not JSON: {error}.") from error
     if not isinstance(kwargs, dict):
         raise ConfigError(f'world.kwargs={world.kwargs!r} must be a JSON object, such as {{"size": 4}}.')
     return kwargs

@@ -62,7 +62,7 @@ class Clips(Callback):
             return
         self._due = moment.step + self._every
         try:
-            gif, sides = film_policy(load_policy(path), self._env, self._max_steps)
+            gif, sides = film_policy(load_policy(path, trust=moment.is_ours), self._env, self._max_steps)
             write_clip(open_run(moment.folder).tensorboard, "play", moment.step, gif, sides)
         except Exception as error:  # of any kind: a clip must not end the training
             self._due = None

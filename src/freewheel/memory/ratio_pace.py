@@ -160,8 +160,10 @@ class RatioPace:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """`counted_from` of another process, or nothing."""
         if state:
-            step = float(state["from_step"])
-            self._count_from(int(step) if step.is_integer() else step, int(state["from_updates"]))
+            step, updates = float(state["from_step"]), int(state["from_updates"])
+            if not (0 <= step < math.inf and updates >= 0):
+                raise ValueError(f"from_step={step} and from_updates={updates} must not be below 0")
+            self._count_from(int(step) if step.is_integer() else step, updates)
 
     def before_save(self, memory: object) -> None:
         """There is nothing to note in the replay."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,9 +138,12 @@ class Replay:
         return found if self.prefetch else {"random": self._core.random_state(), **found}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
+        priority = float(state["max_priority"])
+        if not 0 < priority < math.inf:
+            raise ValueError(f"max_priority={priority} must be above 0 and finite")
         if "random" in state:
             self._core.set_random_state(state["random"])
-        self.lanes.core.raise_max_priority(state["max_priority"])
+        self.lanes.core.raise_max_priority(priority)
 
     def close(self) -> None:
         """Stops the prefetching. Batches already handed out stay good."""

@@ -191,6 +191,8 @@ class Rollout:
         self._first = np.array(state["first"], np.int64).reshape(self._first.shape)
         self.available, self.due = int(state["available"]), int(state.get("due", self.num_rows))
         self.overwritten, self.stale, self.lost = (int(state[name]) for name in ("overwritten", "stale", "lost"))
+        if min(self.available, self.due, self.overwritten, self.stale, self.lost) < 0:
+            raise ValueError(f"the counts of a rollout must not be below 0: {state}")
 
 
 def _leave(kept: Array, used: Array, version: Array, over: int) -> None:

@@ -31,6 +31,11 @@ class Flat:
         self.num_params = sum(tensor.numel() for tensor in params.values())
         self.size = self.num_params + sum(tensor.numel() for tensor in buffers.values())
 
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Of all parts of the vector, by name."""
+        return self.param_shapes | self.buffer_shapes
+
     def vector(self, net: nn.Module) -> Tensor:
         """A copy of the network's weights."""
         return torch.cat([tensor.detach().float().reshape(-1) for _, _, tensor in self._places(net)])
@@ -64,7 +69,7 @@ class Flat:
 
     def _places(self, net: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:
         tensors = dict(net.named_parameters()) | dict(net.named_buffers())
-        for name in (*self.param_shapes, *self.buffer_shapes):
+        for name in self.shapes:
             yield name, net.get_submodule(name.rpartition(".")[0]), tensors[name]
 
 

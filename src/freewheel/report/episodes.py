@@ -59,7 +59,9 @@ class Window:
     def set_state(self, state: Mapping[str, Any]) -> None:
         try:
             returns = deque((float(value) for value in state["last_returns"]), maxlen=WINDOW)
-            self.returns, self.num_finished = returns, int(state["num_finished"])
+            if (num_finished := int(state["num_finished"])) < len(returns):
+                raise ValueError(f"{num_finished} episodes are finished, and {len(returns)} have returns")
+            self.returns, self.num_finished = returns, num_finished
             self._average()
         except _DAMAGE as error:
             raise CheckpointError(f"the state of the episode counts is damaged: {error!r}.") from error
@@ -136,6 +138,8 @@ class Episodes:
     def set_state(self, state: Mapping[str, Any]) -> None:
         try:
             returns, lengths = np.array(state["returns"], np.float64), np.array(state["lengths"], np.int64)
+            if (lengths < 0).any():
+                raise ValueError(f"lengths={lengths.tolist()} must not be below 0")
         except _DAMAGE as error:
             raise CheckpointError(f"the state of the episode counts is damaged: {error!r}.") from error
         if returns.shape != self._returns.shape or lengths.shape != self._lengths.shape:

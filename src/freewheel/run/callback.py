@@ -28,6 +28,11 @@ class Moment:
     def stop(self) -> None:
         self.is_stopping = True
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the names of code in the run's settings may be imported again."""
+        return self._runtime is not None and all(policy.is_ours for policy in self._runtime.plan.policies)
+
     def set(self, dial: str, value: float | None, policy: str = "") -> None:
         """Sets a dial (epsilon, lr, ratio, prioritized) during the run. It takes effect within a second, survives restarts, and is saved in
         checkpoints. None returns to the settings.

@@ -26,7 +26,8 @@ from freewheel.run.role_process import RoleProcess
 from freewheel.run.supervisor import Supervisor
 from freewheel.store import disk
 from freewheel.store.checkpoint import Checkpoint, sweep
-from freewheel.store.load import Trained, part_of
+from freewheel.store.load import Trained, net_with, part_of
+from freewheel.store.soundness import reading
 
 START, WATCH, LOG, STOP = (PHASES.index(name) for name in ("start", "watch", "log", "stop"))
 TICK_S = 0.2
@@ -64,15 +65,17 @@ class Local:
     def resume(self, checkpoint: Checkpoint) -> str | None:
         """Restores counts and rows; each learner's process loads the rest. Returns what could not be restored."""
         plan = self.plan
-        state.restore_counts(plan, checkpoint)
         notes = ["every lane begins a new episode"]
-        for policy, pace, window in zip(plan.policies, self.paces, self.windows, strict=True):
-            _, saved = part_of(checkpoint, policy.name)
-            if saved.get("episodes"):
-                window.set_state(saved["episodes"])
-            has_rows = state.restore_rows(policy, checkpoint, "replay.bin")
-            notes += pace.resume(saved, policy.lanes if has_rows else None)
-            policy.pace_state = pace.counted_from()
+        with reading(checkpoint, state.NO_FIT):
+            state.restore_counts(plan, checkpoint)
+            for policy, pace, window in zip(plan.policies, self.paces, self.windows, strict=True):
+                tensors, saved = part_of(checkpoint, policy.name)
+                net_with(policy.algo(), tensors, checkpoint.path)  # else its learner would begin with new weights
+                if saved.get("episodes"):
+                    window.set_state(saved["episodes"])
+                has_rows = state.restore_rows(policy, checkpoint, "replay.bin")
+                notes += pace.resume(saved, policy.lanes if has_rows else None)
+                policy.pace_state = pace.counted_from()
         return "; ".join(dict.fromkeys(notes))
 
     def run(self) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,14 @@ from freewheel.nets.flat import Flat
 from freewheel.report.ledger import Ledger
 from freewheel.report.phases import new_ledger
 from freewheel.run.layout import Layout
-from freewheel.spec import RowSpec
+from freewheel.spec import RowSpec, describe
 from freewheel.store.checkpoint import Checkpoint
-from freewheel.store.folder import RunFolder
+from freewheel.store.folder import POLICY_NAME, RunFolder
+from freewheel.store.load import sign
 from freewheel.weights.board import Board
 from freewheel.worlds.world import Group
 
 SUPERVISOR, FIRST_LEARNER = 0, 1
-# Names of policies become names of files. A checkpoint is a folder step-N.
-NAME = re.compile(r"(?!step-)[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass
@@ -53,6 +51,7 @@ class Setup:
     checkpoint: Checkpoint | None = None
     notes: list[str] = field(default_factory=list)
     given_to: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    is_ours: bool = True  # this user has chosen or trusted all that the settings name: checkpoints are signed
 
     @property
     def configs(self) -> Mapping[str, Config]:
@@ -76,6 +75,8 @@ class PolicyPlan:
     updates_per_step: float  # per step of the whole run, all policies together
     body: Any = None
     loss: Any = None
+    is_ours: bool = True  # as in `Setup`
+    signature: str = ""  # of `described`, for its checkpoints
     pace_state: dict[str, Any] = field(default_factory=dict)  # the counts at which a run was resumed
     form: Form = field(default_factory=Form)
     form_key: str = ""  # of the form in the machine's cache
@@ -87,6 +88,11 @@ class PolicyPlan:
     def algo(self) -> Any:
         """The algorithm with its network. The initial weights are the same in every process."""
         return make_algo(self.config, self.spaces, self.name, self.body, self.loss)
+
+    def described(self) -> dict[str, Any]:
+        """What a checkpoint says of it, from which it can be made again."""
+        spaces = {"obs_space": describe(self.spaces.obs), "action_space": describe(self.spaces.action)}
+        return {"config": asdict(self.config), **spaces}
 
     def seed(self, stream: str) -> int:
         return stream_seed(self.config, self.name, stream)
@@ -173,7 +179,7 @@ def make_plan(setup: Setup, groups: Sequence[Group]) -> Plan:
     if names == [""] and policies is not None:
         raise ConfigError("the env has a single policy, so policies= is not needed. Give its settings in settings=.")
     for name in names if names != [""] else ():
-        if not isinstance(name, str) or not NAME.fullmatch(name) or names.count(name) > 1:
+        if not isinstance(name, str) or not POLICY_NAME.fullmatch(name) or names.count(name) > 1:
             raise ConfigError(
                 f"the world has a group {name!r}. Each group needs its own name of 1 to 64 letters (a-z, A-Z), digits, _ or -, "
                 "which does not begin with step-."
@@ -206,7 +212,7 @@ def _plan_policy(plan: Plan, setup: Setup, group: Group, name: str, share: float
     algo.updates_together()  # refuses settings that exclude each other
     if setup.body is not None or ":" in config.net.body:
         refuse_modes(algo)
-    return PolicyPlan(
+    policy = PolicyPlan(
         name,
         len(plan.policies),
         config,
@@ -219,4 +225,7 @@ def _plan_policy(plan: Plan, setup: Setup, group: Group, name: str, share: float
         algo.num_updates(10**9) / 10**9 * share,
         setup.body,
         setup.loss,
+        setup.is_ours,
     )
+    policy.signature = sign(policy.described()) if policy.is_ours else ""
+    return policy

@@ -5,10 +5,11 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from freewheel.config import Config, assemble, find_algo, from_dict
+from freewheel.config import Config, assemble, find_algo
 from freewheel.config.assemble import known
 from freewheel.config.check import POOL_ONLY, refuse_sequential, refuse_unused, unused
 from freewheel.errors import ConfigError, about
@@ -19,8 +20,10 @@ from freewheel.nets.custom import GIVEN
 from freewheel.nets.inputs import is_image
 from freewheel.run.layout import choose
 from freewheel.run.plan import Plan, Setup
+from freewheel.store.consent import TO_RESUME, Consent, names_code, read_settings
 from freewheel.store.folder import DEFAULT_ROOT, open_run
-from freewheel.store.load import load_run
+from freewheel.store.load import check_size, load_run
+from freewheel.store.signature import why_no_key
 from freewheel.worlds.make import env_name
 
 # A resumed run may change these: they affect how long it runs and what it reports, not what it learns.
@@ -53,8 +56,13 @@ def prepare_new(
     body: Any = None,
     loss: Any = None,
     policies: Mapping[str, Mapping[str, Any]] | None = None,
+    trust: bool = False,
 ) -> Setup:
     """`policies` has settings by the name of each policy, which go before the settings of the run."""
+    if trust:
+        raise ConfigError(
+            "trust was given, but has no effect without resume: a new run names only what you give. Leave it out."
+        )
     if env is None:
         raise ConfigError(
             "train() needs an env: a Gymnasium id, module:function, a function that makes an env, or an env."
@@ -77,6 +85,8 @@ def prepare_new(
         own = _assemble_policies(env_name(env), given, preset, policies)
         config = next(iter(own.values()))
     setup = Setup(config, env, choose(config, num_cores()), body, loss, given, own, given_to=policies or {})
+    if any(map(names_code, setup.configs.values())) and (why := why_no_key()):
+        setup.notes.append(f"Not signing the run: {why}. Evaluating or resuming it will need --trust (trust=True).")
     return _with_runtime(setup, "runtime" in given)
 
 
@@ -113,7 +123,9 @@ def _known_to(algo: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in names}
 
 
-def prepare_resumed(env: Any, given: dict[str, Any], resume: str | Path, body: Any = None, loss: Any = None) -> Setup:
+def prepare_resumed(
+    env: Any, given: dict[str, Any], resume: str | Path, body: Any = None, loss: Any = None, trust: bool = False
+) -> Setup:
     """A run that is resumed with its own settings; few of them may change."""
     for name in given:
         if not name.startswith(MAY_CHANGE):
@@ -122,15 +134,23 @@ def prepare_resumed(env: Any, given: dict[str, Any], resume: str | Path, body: A
                 "Start a new run to change others."
             )
     folder = open_run(resume, Path(given.get("log.folder", DEFAULT_ROOT)))
+    folder.refuse_links()
     saved = folder.config()
+    again = [*given, *(["env"] if env is not None else []), *(["net.body"] if body is not None else [])]
+    how = f"freewheel train --resume {resume} --trust, or in Python trust=True"
+    consent = Consent(trust, tuple(name for name in TO_RESUME if name not in again), how)
+    foreign = folder.why_foreign(saved)
+    read = partial(read_settings, where=f"run {folder.path}", foreign=foreign, consent=consent)
     own = saved.pop("policies", None)
     policies = None
     if own is None:
-        config = from_dict(saved, given)
+        config = read(saved, changes=given)
     else:
-        policies = {name: from_dict(each, _used_by(each, given)) for name, each in own.items()}
+        policies = {name: read(each, changes=_used_by(read(each), given)) for name, each in own.items()}
         config = next(iter(policies.values()))
     checkpoint = load_run(folder.checkpoints, list(own or ()))
+    for name, each in (policies or {"": config}).items():
+        check_size(each, checkpoint, name, body)
     if checkpoint.state["steps"] >= config.steps:
         raise ConfigError(
             f"run {folder.name} has taken {checkpoint.state['steps']:,} of {config.steps:,} steps: there is nothing left to "
@@ -143,13 +163,14 @@ def prepare_resumed(env: Any, given: dict[str, Any], resume: str | Path, body: A
         raise ConfigError(f"run {folder.name} was trained with your loss {named}. Give it again as loss=...")
     env = config.env if env is None else env
     layout = choose(config, num_cores())
-    return _with_runtime(Setup(config, env, layout, body, loss, given, policies, folder, checkpoint), is_required=True)
+    setup = Setup(config, env, layout, body, loss, given, policies, folder, checkpoint, is_ours=trust or not foreign)
+    return _with_runtime(setup, is_required=True)
 
 
-def _used_by(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _used_by(config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
     """Of the settings that are given on resume, those that a policy with these saved settings uses."""
-    without = unused(from_dict(saved))
-    return {name: value for name, value in _known_to(saved.get("algo", "dqn"), given).items() if name not in without}
+    without = unused(config)
+    return {name: value for name, value in _known_to(config.algo, given).items() if name not in without}
 
 
 def _with_runtime(setup: Setup, is_required: bool) -> Setup:

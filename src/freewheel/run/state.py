@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,13 @@ import numpy as np
 
 from freewheel.actors.actor import Actor, GroupActor
 from freewheel.config.check import value_of
-from freewheel.errors import CheckpointError
 from freewheel.learners.learner import Learner
 from freewheel.run.plan import Plan, PolicyPlan
-from freewheel.spec import describe
 from freewheel.store.checkpoint import Checkpoint, save
 from freewheel.store.load import part_of, restore_weights, under
+from freewheel.store.soundness import reading
 
-NO_FIT = (KeyError, TypeError, ValueError, RuntimeError)  # what a checkpoint of another run leads to
+NO_FIT = "does not fit this run"
 
 
 def write(plan: Plan, learners: Sequence[Learner], actor: Actor, steps: int, seconds: float) -> Path:
@@ -63,9 +61,8 @@ def gather_learner(policy: PolicyPlan, learner: Learner) -> tuple[dict[str, Any]
     """What every runtime saves: weights, target, optimizer, and the settings and spaces that they belong to."""
     tensors = {**learner.tensors(), "random.learner": learner.memory.generator.get_state()}
     state = {
-        "config": asdict(policy.config),
-        "obs_space": describe(policy.spaces.obs),
-        "action_space": describe(policy.spaces.action),
+        **policy.described(),
+        "signature": policy.signature,
         "loss": learner.algo.custom_loss,
         "dials": policy.dials.state(),
         **learner.state(),
@@ -76,12 +73,10 @@ def gather_learner(policy: PolicyPlan, learner: Learner) -> tuple[dict[str, Any]
 def restore_learner(policy: PolicyPlan, learner: Learner, checkpoint: Checkpoint) -> None:
     """Restores weights, target, optimizer, statistics and random state."""
     tensors, state = part_of(checkpoint, policy.name)
-    try:
+    with reading(checkpoint, NO_FIT):
         restore_weights(learner.tensors(), tensors, checkpoint.path)
         learner.set_state(state)
         learner.memory.generator.set_state(tensors["random.learner"])
-    except NO_FIT as error:
-        raise CheckpointError(f"checkpoint {checkpoint.path} does not fit this run: {error!r}.") from error
 
 
 def restore_counts(plan: Plan, checkpoint: Checkpoint) -> None:
@@ -121,7 +116,7 @@ def _dials_of(policy: PolicyPlan, state: Mapping[str, Any]) -> dict[str, float]:
 
 def restore(plan: Plan, learners: Sequence[Learner], actor: Actor, checkpoint: Checkpoint) -> str | None:
     """Restores a checkpoint. Returns what could not be restored exactly, None if everything was."""
-    try:
+    with reading(checkpoint, NO_FIT):
         restore_counts(plan, checkpoint)
         saved = {name: tensor.numpy() for name, tensor in under("world.", checkpoint.tensors).items()}
         exact = np.array(actor.world.set_state(saved or None), np.int64)
@@ -134,8 +129,6 @@ def restore(plan: Plan, learners: Sequence[Learner], actor: Actor, checkpoint: C
             first += group.group.num_lanes
             restore_learner(policy, learner, checkpoint)
             notes += _restore_group(policy, learner, group, own, checkpoint)
-    except NO_FIT as error:
-        raise CheckpointError(f"checkpoint {checkpoint.path} does not fit this run: {error!r}.") from error
     return "; ".join(dict.fromkeys(notes)) or None
 
 

@@ -74,7 +74,8 @@ def save(
     blobs = {TENSORS: _encode_tensors(tensors), STATE: _encode_state(state)}
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        sweep(folder)
+        with disk.open_folder(folder):  # refuses a link before anything is written through it
+            sweep(folder)
         with disk.temp_folder(folder) as temp:
             for name, data in blobs.items():
                 disk.write_new(temp / name, data)

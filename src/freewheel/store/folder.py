@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from freewheel.errors import CheckpointError, ConfigError, FreewheelError
-from freewheel.store import disk
+from freewheel.store import disk, signature
 
 DEFAULT_ROOT = Path("runs")
 IDENTITY, CONFIG, STATUS, RESULT, LOCK = "run.json", "config.json", "status.json", "result.json", "lock"
@@ -33,6 +34,10 @@ MOST_JSON_BYTES = 4 << 20
 # A process that only checks the lock holds it for microseconds; a training waits that long.
 LOCK_TRIES, LOCK_PAUSE_S = 10, 0.02
 MOST_NAME = 80
+# Names of policies become names of files. A checkpoint is a folder step-N.
+POLICY_NAME = re.compile(r"(?!step-)[A-Za-z0-9_-]{1,64}")
+# Folders of a run that are written by name; what they hold is replaced, not written through.
+WRITTEN_INTO = (".", "checkpoints", "profile")
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class RunFolder:
     seed: int
     started_s: float
     problem: str = ""
+    signature: str = ""  # of its settings
 
     @property
     def name(self) -> str:
@@ -61,10 +67,24 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """The effective settings of the run; `policies` has those of each of several policies."""
         found = _read_object(self.path / CONFIG)
-        own = found.get("policies", {"": {}})
-        if not isinstance(own, dict) or not own or not all(isinstance(each, dict) for each in own.values()):
+        if "policies" in found and not is_by_policy(found["policies"]):
             raise CheckpointError(f"run {self.path}: {CONFIG} is damaged: policies must have settings by name.")
         return found
+
+    def why_foreign(self, config: Mapping[str, Any]) -> str:
+        """Why settings that `config` returned may be somebody else's; "" if this user made the run with them."""
+        return signature.why_foreign(CONFIG, signature.text_of(config), self.signature)
+
+    def refuse_links(self) -> None:
+        """A link in a folder from elsewhere may lead anywhere: writing through it could overwrite any file of the user."""
+        for folder in WRITTEN_INTO:
+            with suppress(OSError), os.scandir(self.path / folder) as entries:
+                for entry in entries:
+                    if entry.is_symlink():
+                        raise CheckpointError(
+                            f"run {self.path}: {Path(folder, entry.name)} is a link to {os.readlink(entry.path)}, and a run writes "
+                            "only into its own folder. Put what it links to in its place, or remove it."
+                        )
 
     def write_status(self, status: str, **figures: Any) -> None:
         """`status` is `running`, `finished`, `stopped` or `failed`; `figures` are numbers such as steps=..."""
@@ -102,7 +122,7 @@ class RunFolder:
     def is_in_use(self) -> bool:
         """True while a process trains in it. The kernel frees the lock when that process ends."""
         try:
-            fd = os.open(self.path / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = _open_lock(self.path)
         except OSError:
             return False
         try:
@@ -115,7 +135,7 @@ class RunFolder:
         """Locks the run for this process. A ConfigError names the process that has the lock."""
         path = self.path / LOCK
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = _open_lock(self.path, os.O_CREAT)
         except OSError as error:
             raise ConfigError(f"run {self.path} cannot be locked: {error.strerror}. Is the folder yours?") from error
         try:
@@ -144,6 +164,7 @@ def new_run(root: Path, env: str, algo: str, seed: int, config: Mapping[str, Any
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started_s))
     stem = f"{_plain(env)}-{_plain(algo)}-{seed}-{stamp}"
     identity = {"env": env, "algo": algo, "seed": seed, "started_s": started_s, "freewheel": version("freewheel")}
+    identity["signature"] = signed = signature.sign(CONFIG, signature.text_of(config))
     try:
         root.mkdir(parents=True, exist_ok=True)
         disk.sweep(root)
@@ -157,7 +178,7 @@ def new_run(root: Path, env: str, algo: str, seed: int, config: Mapping[str, Any
         raise ConfigError(
             f"no run folder can be made in {root.absolute()}: {error.strerror or error}. Choose another place for runs."
         ) from error
-    return RunFolder(path, env, algo, seed, started_s)
+    return RunFolder(path, env, algo, seed, started_s, signature=signed)
 
 
 def open_run(path_or_name: str | Path, root: Path = DEFAULT_ROOT) -> RunFolder:
@@ -232,7 +253,26 @@ def _read_run(path: Path) -> RunFolder:
     wrong = [key for key, kind in kinds.items() if type(identity.get(key)) is not kind]
     if wrong:
         raise CheckpointError(f"run {path}: {IDENTITY} is damaged: {', '.join(wrong)} missing or of the wrong type.")
-    return RunFolder(path, **{key: identity[key] for key in kinds})
+    signed = identity.get("signature", "")
+    return RunFolder(path, **{key: identity[key] for key in kinds}, signature=signed if type(signed) is str else "")
+
+
+def is_by_policy(value: Any) -> bool:
+    """Whether a folder has something for each of several policies, by names that they may have."""
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(POLICY_NAME.fullmatch(name) and isinstance(each, dict) for name, each in value.items())
+    )
+
+
+def _open_lock(run: Path, more: int = 0) -> int:
+    """Does not block, whatever is in the place of the lock; an OSError says what."""
+    fd = os.open(run / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | more, 0o600)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise PermissionError(1, f"{LOCK} is not a regular file; remove it")
+    return fd
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -13,14 +13,19 @@ from torch import nn
 
 from freewheel.actors.actor import History
 from freewheel.algos.make import make_algo
-from freewheel.config import Config, from_dict
+from freewheel.config import Config
 from freewheel.contracts import Array, Spaces
 from freewheel.contracts import Policy as Acting
 from freewheel.errors import CheckpointError, ConfigError, EnvError
 from freewheel.nets.flat import Flat
 from freewheel.spec import RowSpec, flatten, read_space, unflatten
+from freewheel.store import signature
 from freewheel.store.checkpoint import MANIFEST, Checkpoint, list_checkpoints, load, load_newest
+from freewheel.store.consent import Consent, read_settings
 from freewheel.store.folder import DEFAULT_ROOT, open_run
+from freewheel.store.soundness import NEEDED, check_numbers, checked, reading
+
+SIGNED = "policy"
 
 
 @dataclass
@@ -87,28 +92,31 @@ class Policy:
         return self._history.push(np.arange(count), batch, first)
 
 
-def load_policy(path: str | Path, root: Path = DEFAULT_ROOT, body: Any = None, name: str = "") -> Policy:
+def load_policy(
+    path: str | Path, root: Path = DEFAULT_ROOT, body: Any = None, name: str = "", trust: bool = False
+) -> Policy:
     """The policy of a run (its newest complete checkpoint), by name or path, or of one checkpoint by its path.
 
-    For a run with several policies, `name` says which one.
+    For a run with several policies, `name` says which one. `trust` allows to import what the settings name, where this user's
+    signature does not.
     """
-    return policy_of(find_checkpoint(path, root, name), body, name)
+    return policy_of(find_checkpoint(path, root, name), body, name, Consent(trust, how="give trust=True"))
 
 
 def find_checkpoint(path: str | Path, root: Path = DEFAULT_ROOT, name: str = "") -> Checkpoint:
     if (Path(path) / MANIFEST).is_file():
-        return load(Path(path), with_files=False)
+        return checked(load(Path(path), with_files=False))
     folder, names = open_run(path, root), policy_names(path, root)
     if name not in names:
         have = f"the policies {', '.join(names)}; name one of them" if names != [""] else "one policy, without a name"
         raise CheckpointError(f"run {folder.name} has {have}.")
-    return load_newest(find_folder(folder.checkpoints, name), with_files=False)
+    return checked(load_newest(find_folder(folder.checkpoints, name), with_files=False))
 
 
 def policy_names(path: str | Path, root: Path = DEFAULT_ROOT) -> list[str]:
     """The policies of a run or of one checkpoint, in the order of the groups that they play; "" for a single policy."""
     if (Path(path) / MANIFEST).is_file():
-        return list(load(Path(path), with_files=False).state.get("policies") or [""])
+        return list(find_checkpoint(path).state.get("policies") or [""])
     return list(open_run(path, root).config().get("policies") or [""])
 
 
@@ -121,20 +129,53 @@ def find_folder(checkpoints: Path, name: str) -> Path:
     return max(found, key=lambda path: path.name).parent if found else own
 
 
-def policy_of(checkpoint: Checkpoint, body: Any = None, name: str = "") -> Policy:
+def policy_of(checkpoint: Checkpoint, body: Any = None, name: str = "", consent: Consent | None = None) -> Policy:
     """`body` is the network that the run was given as an object: a checkpoint holds its weights, not its code."""
-    try:
+    consent = consent or Consent()
+    if body is not None:
+        consent = replace(consent, uses=consent.without("net.body"))
+    with reading(checkpoint, "has no policy"):
         tensors, state = part_of(checkpoint, name)
-        config = from_dict(state["config"])
-        obs_space, action_space = (read_space(state[key]) for key in ("obs_space", "action_space"))
-    except (KeyError, TypeError, ValueError, ConfigError) as error:
-        raise CheckpointError(f"checkpoint {checkpoint.path} has no policy: {error}.") from error
-    algo = make_algo(config, Spaces(obs_space, action_space, config.world.lanes), body=body)
+        foreign = signature.why_foreign(SIGNED, _content(state), state.get("signature"))
+        config = read_settings(state["config"], f"checkpoint {checkpoint.path}", foreign, consent)
+        spaces = check_size(config, checkpoint, name, body)
+    algo = make_algo(config, spaces, body=body)
+    return Policy(Trained(algo, net_with(algo, tensors, checkpoint.path), config))
+
+
+def sign(state: Mapping[str, Any]) -> str:
+    """The signature of a policy's state: of the names of code in it, and of what that code is called with."""
+    return signature.sign(SIGNED, _content(state))
+
+
+def _content(state: Mapping[str, Any]) -> bytes:
+    return signature.text_of([state[name] for name in ("config", "obs_space", "action_space")])
+
+
+def check_size(config: Config, checkpoint: Checkpoint, name: str, body: Any = None) -> Spaces:
+    """The saved spaces. Refuses settings whose network has other sizes than the saved weights, before memory is taken for it."""
+    with reading(checkpoint, "has no policy"):
+        tensors, state = part_of(checkpoint, name)
+        spaces = Spaces(read_space(state["obs_space"]), read_space(state["action_space"]), config.world.lanes)
+        num_layers = max(len(config.net.hidden), len(config.net.channels) - 3)  # 3 are there if nobody sets any
+        if num_layers > len(tensors):
+            raise ConfigError(
+                f"net.hidden or net.channels has {num_layers:,} layers, and there are {len(tensors):,} tensors"
+            )
+        if body is None and ":" not in config.net.body + config.algo:  # the user's code may not be made without memory
+            with torch.device("meta"):
+                flat = Flat(make_algo(config, spaces).net)
+                own = {f"net.{name}": torch.empty(shape) for name, shape in flat.shapes.items()}
+            _check_shapes(own, tensors, checkpoint.path)
+    return spaces
+
+
+def net_with(algo: Any, tensors: Mapping[str, torch.Tensor], path: Path) -> nn.Module:
+    """The algorithm's network, with saved weights."""
     flat = Flat(algo.net)
     weights = flat.vector(algo.net)
-    own = {f"net.{name}": view for name, view in flat.views(weights).items()}
-    restore_weights(own, tensors, checkpoint.path)
-    return Policy(Trained(algo, flat.bind(algo.net, weights).eval().requires_grad_(False), config))
+    restore_weights({f"net.{name}": view for name, view in flat.views(weights).items()}, tensors, path)
+    return flat.bind(algo.net, weights).eval().requires_grad_(False)
 
 
 def part_of(checkpoint: Checkpoint, name: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -153,7 +194,14 @@ def under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.T
 
 
 def restore_weights(own: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Copies saved tensors into the run's own. All of them must exist in the same shape."""
+    """Copies saved tensors into the run's own. All of them must exist in the same shape and be finite."""
+    _check_shapes(own, saved, path)
+    check_numbers({name: saved[name] for name in own}, path)
+    for name, tensor in own.items():
+        tensor.copy_(saved[name])
+
+
+def _check_shapes(own: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor], path: Path) -> None:
     for name, tensor in own.items():
         found = saved.get(name)
         if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
@@ -162,28 +210,33 @@ def restore_weights(own: Mapping[str, torch.Tensor], saved: Mapping[str, torch.T
                 f"checkpoint {path}: {name} {have}; this run's network needs {tensor.dtype} {tuple(tensor.shape)}. "
                 "It was saved with other settings or another env."
             )
-    for name, tensor in own.items():
-        tensor.copy_(saved[name])
 
 
 def load_run(checkpoints: Path, policies: Sequence[str] = ()) -> Checkpoint:
     """The newest state of a run. Policies that were saved separately are put together, each from its newest checkpoint."""
     folders = {name: find_folder(checkpoints, name) for name in policies}
     if all(folder == checkpoints for folder in folders.values()):
-        return load_newest(checkpoints)
-    parts = {name: load_newest(folder) for name, folder in folders.items()}
+        found = checked(load_newest(checkpoints), NEEDED)
+    else:
+        found = _joined({name: checked(load_newest(folder)) for name, folder in folders.items()})
+    check_numbers(found.tensors, found.path)
+    return found
+
+
+def _joined(parts: Mapping[str, Checkpoint]) -> Checkpoint:
     tensors, states, files = dict[str, torch.Tensor](), dict[str, Any](), dict[str, Path]()
     for name, part in parts.items():
         own, states[name] = part_of(part, name)
         tensors |= {f"{name}/{key}": tensor for key, tensor in own.items()}
         prefix = "" if "policies" in part.state else f"{name}-"
         files |= {f"{prefix}{file}": path for file, path in part.files.items()}
-    merged = {
-        "policies": states,
-        "steps": sum(int(own["own_steps"]) for own in states.values()),
-        "updates": sum(int(own["updates"]) for own in states.values()),
-        "seconds": max(float(part.state["seconds"]) for part in parts.values()),
-    }
     newest = max(parts.values(), key=lambda part: part.step)
+    with reading(newest, "does not fit the others of its run"):
+        merged = {
+            "policies": states,
+            "steps": sum(own["own_steps"] for own in states.values()),
+            "updates": sum(own["updates"] for own in states.values()),
+            "seconds": max(part.state["seconds"] for part in parts.values()),
+        }
     warnings = tuple(dict.fromkeys(warning for part in parts.values() for warning in part.warnings))
     return replace(newest, tensors=tensors, state=merged, files=files, warnings=warnings)
