@@ -191,7 +191,7 @@ def _num_bytes(data: Mapping[str, Any]) -> int:
         parts = data["parts"]
         return sum(map(_num_bytes, parts.values() if isinstance(parts, Mapping) else parts))
     shape = data["n"] if data["kind"] == "MultiBinary" else data.get("shape", [])
-    return np.dtype(data.get("dtype", "int8")).itemsize * math.prod(shape if isinstance(shape, list) else [shape])
+    return int(np.dtype(data.get("dtype", "int8")).itemsize * math.prod(shape if isinstance(shape, list) else [shape]))
 
 
 def _read_space(data: Mapping[str, Any]) -> Space:
