@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from freewheel.report.sink import Sink
 from freewheel.run.callback import Callback, Moment
 from freewheel.run.outcome import add_evaluation, algo_names, logs_for, new_folder, result_of, write_status
 from freewheel.run.plan import Setup
-from freewheel.run.prepare import prepare_new, prepare_resumed
+from freewheel.run.prepare import prepare
 from freewheel.run.reporter import Reporter
 from freewheel.run.runtime import make_runtime
 from freewheel.store.load import Policy, load_policy
@@ -76,20 +76,16 @@ def train(
     what is learned may be given again. `body` is your own network (nn.Module), `loss` your own loss. `policies` has settings
     for each of several policies, by the names of the world's groups. `trust` lets a resumed run from elsewhere import what it names.
     """
-    named = {"algo": algo, "steps": steps, "seed": seed}
-    given = {**{name: value for name, value in named.items() if value is not None}, **(settings or {})}
-    if resume is None:
-        return _train(prepare_new(env, given, preset, body, loss, policies, trust), callbacks, is_quiet)
-    given |= {"preset": preset} if preset != "auto" else {"policies": policies} if policies else {}  # refused there
-    return _train(prepare_resumed(env, given, resume, body, loss, trust), callbacks, is_quiet)
+    named = {name: value for name, value in (("algo", algo), ("steps", steps), ("seed", seed)) if value is not None}
+    given = {**named, **(settings or {})}
+    return _train(prepare(env, given, preset, body, loss, policies, resume, trust), callbacks, is_quiet)
 
 
 def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
-    config, checkpoint = setup.config, setup.checkpoint
+    config, checkpoint, is_ours = setup.config, setup.checkpoint, setup.is_ours
     with ExitStack() as stack:
         # Before the folder: a run that cannot work leaves nothing behind.
-        runtime = make_runtime(setup)
-        stack.callback(runtime.close)
+        runtime = stack.enter_context(closing(make_runtime(setup)))
         folder = setup.folder or new_folder(setup)
         runtime.plan.checkpoints = folder.checkpoints
         moment = Moment(folder=folder.path, _runtime=runtime)
@@ -120,5 +116,5 @@ def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
             add_evaluation(runtime, result, setup.env, is_quiet, signals)
         write("finished" if moment.step >= config.steps else "stopped", result)
         return Run(
-            folder.path, config, result, reporter.episodes, signals.received, setup.body, runtime.account, setup.is_ours
+            folder.path, config, result, reporter.episodes, signals.received, setup.body, runtime.account, is_ours
         )

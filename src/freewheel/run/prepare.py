@@ -21,7 +21,7 @@ from freewheel.nets.inputs import is_image
 from freewheel.run.layout import choose
 from freewheel.run.plan import Plan, Setup
 from freewheel.store.consent import TO_RESUME, Consent, names_code, read_settings
-from freewheel.store.folder import DEFAULT_ROOT, open_run
+from freewheel.store.folder import DEFAULT_ROOT, RunFolder, open_run
 from freewheel.store.load import check_size, load_run
 from freewheel.store.signature import why_no_key
 from freewheel.worlds.make import env_name
@@ -49,6 +49,27 @@ NO_EVALUATION = "a VectorEnv object cannot be evaluated, because training is in 
 SINK_HINT = "Name a function or class that takes (folder, config) and returns a log."
 
 
+def prepare(
+    env: Any,
+    given: dict[str, Any],
+    preset: str,
+    body: Any,
+    loss: Any,
+    policies: Mapping[str, Mapping[str, Any]] | None,
+    resume: str | Path | None,
+    trust: bool,
+) -> Setup:
+    """What a new run is made from, or the run `resume`."""
+    if resume is not None:
+        given |= {"preset": preset} if preset != "auto" else {"policies": policies} if policies else {}  # refused there
+        return prepare_resumed(env, given, resume, body, loss, trust)
+    if trust:
+        raise ConfigError(
+            "trust was given, but has no effect without resume: a new run names only what you give. Leave it out."
+        )
+    return prepare_new(env, given, preset, body, loss, policies)
+
+
 def prepare_new(
     env: Any,
     given: dict[str, Any],
@@ -56,13 +77,8 @@ def prepare_new(
     body: Any = None,
     loss: Any = None,
     policies: Mapping[str, Mapping[str, Any]] | None = None,
-    trust: bool = False,
 ) -> Setup:
     """`policies` has settings by the name of each policy, which go before the settings of the run."""
-    if trust:
-        raise ConfigError(
-            "trust was given, but has no effect without resume: a new run names only what you give. Leave it out."
-        )
     if env is None:
         raise ConfigError(
             "train() needs an env: a Gymnasium id, module:function, a function that makes an env, or an env."
@@ -135,20 +151,11 @@ def prepare_resumed(
             )
     folder = open_run(resume, Path(given.get("log.folder", DEFAULT_ROOT)))
     folder.refuse_links()
-    saved = folder.config()
     again = [*given, *(["env"] if env is not None else []), *(["net.body"] if body is not None else [])]
     how = f"freewheel train --resume {resume} --trust, or in Python trust=True"
     consent = Consent(trust, tuple(name for name in TO_RESUME if name not in again), how)
-    foreign = folder.why_foreign(saved)
-    read = partial(read_settings, where=f"run {folder.path}", foreign=foreign, consent=consent)
-    own = saved.pop("policies", None)
-    policies = None
-    if own is None:
-        config = read(saved, changes=given)
-    else:
-        policies = {name: read(each, changes=_used_by(read(each), given)) for name, each in own.items()}
-        config = next(iter(policies.values()))
-    checkpoint = load_run(folder.checkpoints, list(own or ()))
+    config, policies, foreign = _saved_settings(folder, given, consent)
+    checkpoint = load_run(folder.checkpoints, list(policies or ()))
     for name, each in (policies or {"": config}).items():
         check_size(each, checkpoint, name, body)
     if checkpoint.state["steps"] >= config.steps:
@@ -165,6 +172,20 @@ def prepare_resumed(
     layout = choose(config, num_cores())
     setup = Setup(config, env, layout, body, loss, given, policies, folder, checkpoint, is_ours=trust or not foreign)
     return _with_runtime(setup, is_required=True)
+
+
+def _saved_settings(
+    folder: RunFolder, given: Mapping[str, Any], consent: Consent
+) -> tuple[Config, dict[str, Config] | None, str]:
+    """The settings of a run, those of each of several policies, and why they may be somebody else's."""
+    saved = folder.config()
+    foreign = folder.why_foreign(saved)
+    read = partial(read_settings, where=f"run {folder.path}", foreign=foreign, consent=consent)
+    own = saved.pop("policies", None)
+    if own is None:
+        return read(saved, changes=given), None, foreign
+    policies = {name: read(each, changes=_used_by(read(each), given)) for name, each in own.items()}
+    return next(iter(policies.values())), policies, foreign
 
 
 def _used_by(config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
