@@ -207,6 +207,9 @@ class FakePlan:
     def role_name(self, kind: str, policy: int, index: int) -> str:
         return f"{kind}-{index}" if kind == "worker" else kind
 
+    def process_seed(self, name: str, life: int) -> int:
+        return 0
+
 
 @pytest.fixture
 def _as_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

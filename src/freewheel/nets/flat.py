@@ -78,7 +78,7 @@ def _travels(name: str, tensor: Tensor) -> bool:
     if name.endswith("num_batches_tracked"):
         return True
     # Infinities are those of a constant, such as a mask of attention: no number moves towards them.
-    return tensor.is_floating_point() and bool(tensor.isfinite().all())
+    return tensor.is_floating_point() and (tensor.is_meta or bool(tensor.isfinite().all()))
 
 
 def views_of(vector: Tensor, shapes: dict[str, torch.Size]) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ class Output(nn.Linear):
 
 def float32(device: torch.device) -> AbstractContextManager[None]:
     """Within it nothing is computed in fewer bits. bf16 has 8: near 20 it counts in steps of 0.125, near 100 of 0.5, and values tie."""
-    if not torch.is_autocast_enabled(device.type):
+    if not (torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
