@@ -34,9 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(shared, f"torchinductor_{getpass.getuser()}"))
     own = tempfile.mkdtemp(prefix="fw-")
     os.environ["TMPDIR"] = tempfile.tempdir = own
-    os.environ["XDG_CONFIG_HOME"] = os.path.join(
-        own, "config"
-    )  # the key that signs is made here, not in the user's home
+    # The key that signs is made here, not in the user's home.
+    os.environ["XDG_CONFIG_HOME"] = os.path.join(own, "config")
+    os.mkdir(os.environ["XDG_CONFIG_HOME"], 0o700)
     # After multiprocessing has removed its folder there (-100), which has to exist for that.
     Finalize(None, shutil.rmtree, (own, True), exitpriority=-200)
 
