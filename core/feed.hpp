@@ -4,9 +4,10 @@
 //   * Buffers are added by the caller and lent out by take(); a lent buffer is not touched until it is released.
 //   * With depth 0 take() fills a free buffer itself. With depth > 0 a thread keeps up to `depth` filled ones ready.
 //   * take() answers `none` when every buffer is lent out: the caller adds one and asks again. It never waits for a release.
-//   * Priorities are posted without a lock and applied before the next draw.
+//   * Priorities are posted and applied before the next draw; where a thread draws, posting takes no lock.
 //   * An error in the thread is raised by the next take(), unless it is older than that call: then it is tried again first.
-//   * Any number of threads may call: they take turns at the sampler, by a lock that is held for one filling at most and never asleep.
+//   * Any number of threads may call: they take turns by a lock that no one sleeps with. It is held for one filling at most, and by
+//     stop() until the thread has ended.
 #pragma once
 
 #include <csignal>

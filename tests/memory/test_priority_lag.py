@@ -61,9 +61,9 @@ def test_a_draw_is_never_older_than_the_bound(bound: int, compiled: bool) -> Non
     """With all that draws ahead: the thread, and from the third lesson on the target process."""
     compile_it = {"learner.compile": "on" if compiled else "off"}
     memory = memory_of(4, **{"learner.updates_per_call": 64, "replay.priority_lag_updates": bound, **compile_it})
-    lags = learn(memory, 2, 0.005)
+    lags = learn(memory, 2, 0.001)
     memory.draw_ahead(2, lambda drawn: None)
-    lags += learn(memory, 3, 0.005)
+    lags += learn(memory, 2, 0.001)
     updates = memory.replay.updates
     assert max(lags) <= bound
     assert min(lags) >= updates - 1  # the updates of the draw itself
