@@ -224,9 +224,9 @@ class Update:
 
     def _step(self, state: State, hyper: Hyper, which: int, gradient_of: Callable[[], Gradient], piece: int) -> Updated:
         """A loss's gradient and the step by it. Passes move statistics of the network (BatchNorm); a step that is skipped undoes that."""
-        _, statistics = self.flat.split(state.weights)
-        if not len(statistics):
+        if self.flat.size == self.flat.num_params:
             return self._apply(state, hyper, which, gradient_of(), piece)
+        _, statistics = self.flat.split(state.weights)
         before = statistics.clone()
         gradient = gradient_of()
         loss = torch.where(torch.isfinite(statistics).all(), gradient.loss, torch.nan)
