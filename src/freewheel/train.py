@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from freewheel.config import Config
-from freewheel.errors import exits_are_errors
 from freewheel.films.clips import clips_for
+from freewheel.machine.limits import system_errors_named
 from freewheel.machine.signals import signals_stop
 from freewheel.report.account import Account
 from freewheel.report.episodes import Episode
@@ -51,7 +51,7 @@ class Run:
         return load_policy(self.folder, body=self.body, name=name)
 
 
-@exits_are_errors()
+@system_errors_named(with_exits=True)
 def train(
     env: Any = None,
     *,

@@ -9,6 +9,7 @@ import numpy as np
 
 from freewheel.config import Config, find_algo
 from freewheel.contracts import Spaces
+from freewheel.nets.budget import Budget
 
 
 def seed_of(config: Config, stream: str) -> int:
@@ -22,6 +23,9 @@ def stream_seed(config: Config, policy: str, stream: str) -> int:
     return seed_of(config, f"{policy}.{stream}" if policy else stream)
 
 
-def make_algo(config: Any, spaces: Spaces, policy: str = "", body: Any = None, loss: Any = None) -> Any:
-    """With its network, whose initial weights are the same in every process."""
-    return find_algo(config.algo)(config, spaces, partial(stream_seed, config, policy), body, loss)
+def make_algo(
+    config: Any, spaces: Spaces, policy: str = "", body: Any = None, loss: Any = None, copies: int = 1
+) -> Any:
+    """With its network, whose initial weights are the same in every process. Refuses one that does not fit into memory `copies` times."""
+    with Budget(config.net, {"observations": spaces.obs, "actions": spaces.action}, copies):
+        return find_algo(config.algo)(config, spaces, partial(stream_seed, config, policy), body, loss)
