@@ -71,6 +71,10 @@ def no_forkserver() -> None:
         multiprocessing.forkserver.read_signed(file.fileno())  # type: ignore[attr-defined]
 
 
+def long_name() -> None:
+    open("x" * 5_000)
+
+
 def closed() -> None:
     os.close(999_999)
 
@@ -87,6 +91,7 @@ def no_memory() -> None:
         (no_process, ConfigError, "no more processes or threads can be started: "),
         (long_path, ConfigError, r"whose name of \d+ characters is too long .* Set TMPDIR"),
         (no_forkserver, RoleLost, "forkserver.* is gone"),
+        (long_name, ConfigError, r"too long for a file or folder: 'x{199}\.\.\. \(5,002 characters\)\. Give a shorter"),
         (closed, EnvError, "descriptor of this process was closed .*os.closerange"),
         (no_memory, ConfigError, "memory ran out: .*DefaultCPUAllocator.* Use a smaller network"),
     ],

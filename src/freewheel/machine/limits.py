@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from freewheel.errors import ConfigError, EnvError, FreewheelError, RoleLost, exits_are_errors
+from freewheel.errors import ConfigError, EnvError, FreewheelError, RoleLost, exits_are_errors, shown
 from freewheel.memory.segment import control_groups
 
 # Measured with the smallest local runs: n roles need 20 + 3 n descriptors in all. Besides its roles, a run has a forkserver, its
@@ -66,6 +66,8 @@ def named(error: Exception) -> FreewheelError | None:
     if number in (errno.EMFILE, errno.ENFILE):
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return ConfigError(f"too many open files; the limit of a process is {most} (ulimit -n). {FEWER}")
+    if isinstance(error, OSError) and number == errno.ENAMETOOLONG:
+        return ConfigError(f"a name is too long for a file or folder: {shown(error.filename)}. Give a shorter one.")
     if number == errno.EBADF:
         return EnvError(
             f"a file descriptor of this process was closed while it was in use ({error}). An env or a callback may close only "

@@ -24,7 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from freewheel.errors import CheckpointError, ConfigError, FreewheelError, shown
+from freewheel.errors import MOST_SHOWN, CheckpointError, ConfigError, FreewheelError
 from freewheel.store import disk
 
 DEFAULT_ROOT = Path("runs")
@@ -156,7 +156,7 @@ def new_run(root: Path, env: str, algo: str, seed: int, config: Mapping[str, Any
     except (OSError, ValueError) as error:  # a path with a null byte is a ValueError
         why = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"no run folder can be made in {shown(str(root))}: {why}. Choose another place for runs (log.folder)."
+            f"no run folder can be made in {str(root.absolute())[:MOST_SHOWN]}: {why}. Choose another place for runs."
         ) from error
     return RunFolder(path, env, algo, seed, started_s)
 
