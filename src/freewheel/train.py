@@ -98,7 +98,7 @@ def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
         signals = stack.enter_context(signals_stop(moment.stop))
         everybody = [*clips_for(config, setup.env), *callbacks]
         write = partial(write_status, folder, progress, runtime)
-        reporter = Reporter(sink, progress, everybody, moment, config.log.every_s, partial(write, "running"))
+        reporter = Reporter(sink, progress, everybody, moment, config.log, partial(write, "running"))
         for note in [*setup.notes, *runtime.plan.notes]:
             progress.note(note)
         if checkpoint is not None:

@@ -72,7 +72,7 @@ def no_forkserver() -> None:
 
 
 def long_name() -> None:
-    open("x" * 5_000)
+    os.stat("x" * 5_000)
 
 
 def closed() -> None:

@@ -285,6 +285,9 @@ class LogConfig:
     every_s: Annotated[float, Range(0, MOST_S)] = 1.0
     """Log metrics every this many seconds."""
 
+    thin_after: Natural = 10_000
+    """Thin out the logs of long runs: keep one of every (episodes so far / this) episodes, and wait at least (seconds so far / this) between two rows of metrics. 0 logs everything."""
+
     clip_every_steps: Natural = 0
     """Film a greedy episode for TensorBoard, at the first checkpoint after this many steps; 0 films none."""
 
