@@ -101,6 +101,7 @@ class Results:
 
 def command(training: Training, runs: Path) -> list[str]:
     words = [sys.executable, "-c", START, "train", training.row.env, "--json", "--quiet", "--log.folder", str(runs)]
+    words += ["--log.thin-after", "0"]  # `steps_to_level` needs every episode
     for name, value in training.row.given(training.seed).items():
         words += flag(name, value)
     return words

@@ -17,10 +17,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 MOST_TEXT = 20_000  # of an error that goes to another process
 # What the user's code may raise: a sys.exit() in it must not look like a run that succeeded.
 RAISED = (Exception, SystemExit)
+MOST_SHOWN = 200  # characters of a value in a message
 
 
 class FreewheelError(Exception):
@@ -57,6 +59,15 @@ class CheckpointError(FreewheelError):
 
 class ProtocolError(FreewheelError):
     """A peer that broke the wire format."""
+
+
+def shown(value: Any) -> str:
+    """A value in a message: the beginning, if it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write numbers of more than 4,300 digits
+        return "a number of more than 4,300 digits"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}... ({len(text):,} characters)"
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from freewheel.config import Config
-from freewheel.errors import exits_are_errors
 from freewheel.films.clips import clips_for
+from freewheel.machine.limits import system_errors_named
 from freewheel.machine.signals import signals_stop
 from freewheel.report.account import Account
 from freewheel.report.episodes import Episode
@@ -52,7 +52,7 @@ class Run:
         return load_policy(self.folder, body=self.body, name=name, trust=self.is_ours)
 
 
-@exits_are_errors()
+@system_errors_named(with_exits=True)
 def train(
     env: Any = None,
     *,
@@ -96,7 +96,7 @@ def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
         signals = stack.enter_context(signals_stop(moment.stop))
         everybody = [*clips_for(config, setup.env), *callbacks]
         write = partial(write_status, folder, progress, runtime)
-        reporter = Reporter(sink, progress, everybody, moment, config.log.every_s, partial(write, "running"))
+        reporter = Reporter(sink, progress, everybody, moment, config.log, partial(write, "running"))
         for note in [*setup.notes, *runtime.plan.notes]:
             progress.note(note)
         if checkpoint is not None:

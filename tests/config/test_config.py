@@ -105,6 +105,9 @@ def test_a_wrong_preset_is_named(tmp_path: Path, text: str, part: str) -> None:
         ({"world.kwargs": "{"}, "not JSON"),
         ({"learner.batch_size": 512, "replay.warmup_rows": 256}, "exceeds replay.warmup_rows=256"),
         ({"learner.accumulate": 3}, "equal parts"),
+        ({"learner.ratio": 1e6, "learner.batch_size": 8}, "125,000 updates"),
+        ({"world.lanes": 64, "q.n_step": 30, "replay.warmup_rows": 128}, "Raise the first to 1920"),
+        ({"learner.device": "cuda:" + "9" * 400}, "must be auto, cpu"),
         ({"replay.rows": 500}, "warm-up would never end"),
         ({"algo": "c51", "q.v_min": 3.0, "q.v_max": 3.0}, "below"),
         ({"net.kernels": [3]}, "one entry per convolution"),
@@ -151,14 +154,41 @@ def test_every_range_is_kept(name: str) -> None:
     kind, (least, most, _) = all_ranges()[name]
     for outside in (least - 1, most + 1):
         if math.isfinite(outside) and outside < sys.float_info.max:
-            message = refused({"algo": owner(name), name: int(outside) if kind is int else float(outside)})
-            assert f"{name}={outside}" in message or f"{name}={float(outside)}" in message
+            given: Any = float(outside) if float in (kind, *typing.get_args(kind)) else int(outside)
+            is_list = typing.get_origin(kind) is tuple
+            assert f"{name}=" in (message := refused({"algo": owner(name), name: [given] if is_list else given}))
+            assert str(given) in message
 
 
-def test_numbers_have_ranges() -> None:
-    """Only a number that may be anything has none."""
-    numbers = {name for name, kind in all_known().items() if kind in (int, float)}
-    assert numbers - all_ranges().keys() == {"q.v_min", "q.v_max"}
+def test_f29_every_number_has_a_range_with_two_ends() -> None:
+    numbers = {name for name, kind in all_known().items() if {int, float} & {kind, *typing.get_args(kind)}}
+    assert numbers == all_ranges().keys()
+    for kind, (least, most, _) in all_ranges().values():
+        assert -1e15 <= least < most <= (1e15 if kind is float else 2**63 - 1)
+
+
+BEYOND = {"2**63": 2**63, "10**400": 10**400, "10**5000": 10**5_000, "1e308": 1e308, "-1e308": -1e308, "inf": math.inf}
+
+
+@pytest.mark.parametrize("value", BEYOND.values(), ids=BEYOND)
+def test_f29_a_number_beyond_all_ranges_is_refused_in_one_short_line(value: float) -> None:
+    for name, (kind, _) in all_ranges().items():
+        is_list = typing.get_origin(kind) is tuple
+        message = refused({"algo": owner(name), name: [value] if is_list else value})
+        assert message.startswith(f"{name}=")
+        assert len(message) < 400
+
+
+def test_f29_long_names_are_refused_in_one_short_line(tmp_path: Path) -> None:
+    long = "x" * 5_000
+    assert assemble(long, {}).learner == assemble(NO_ENV, {}).learner  # no preset has this name
+    for given in ({"net.body": long}, {"learner.device": long}, {"world.kind": long}, {"q.loss": long}, {long: 1}):
+        assert len(refused(given)) < 500
+    assert len(refused({}, preset=long)) < 500
+    assert len(refused({}, preset=f"{long}.toml")) < 500
+    assert len(refused({"algo": long})) < 500
+    for kwargs in ("[" * 100_000, "9" * 10_000, long):
+        assert len(refused({"world.kwargs": kwargs})) < 500
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import torch
 from run_cases import planned, settings_of
 
 import freewheel
+from freewheel.config.settings import LogConfig
 from freewheel.errors import CheckpointError, ConfigError
 from freewheel.machine import pinning
 from freewheel.machine.precision import why_not
@@ -46,7 +47,7 @@ def test_a_learner_that_is_started_anew_is_told_what_came_of_compiling(
 ) -> None:
     with Sink([]) as sink, Progress(10, is_quiet=True) as progress:
         local = Local(plan())
-        local.attach(Reporter(sink, progress, [], Moment(), 1.0))
+        local.attach(Reporter(sink, progress, [], Moment(), LogConfig()))
         told: list[Any] = []
         ahead: list[str] = []
         learner, compiler = local._supervisor.learners[0], local._supervisor.compilers[0]

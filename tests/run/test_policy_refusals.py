@@ -112,7 +112,7 @@ def test_a_damaged_config_is_named(tmp_path: Path) -> None:
 
 @every_run
 def test_a_divergence_names_its_policy(runtime: str, tmp_path: Path) -> None:
-    policies = {**POLICIES, "blue": {**BLUE, "learner.lr": 1e3, "ppo.value_weight": 1e38}}
+    policies = {**POLICIES, "blue": {**BLUE, "learner.lr": 1e3, "ppo.value_weight": 1e15}}
     who = "policy blue" if runtime == "sequential" else "learner-blue"
     with pytest.raises(Diverged, match=f"^{who}: the loss"):
         train(tmp_path, runtime, 20_000, policies=policies)

@@ -11,6 +11,7 @@ from run_cases import RUNTIMES, logged, train
 
 from freewheel import Callback, Moment
 from freewheel.cli import runs as cli_runs
+from freewheel.config.settings import LogConfig
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
 from freewheel.run import reporter as reporters
@@ -24,7 +25,14 @@ def test_the_status_is_written_every_two_seconds(every_s: float, from_s: float) 
     written: list[float] = []
     moment = Moment(seconds=from_s)
     with Sink([]) as sink, Progress(10, is_quiet=True) as progress:
-        reporter = Reporter(sink, progress, [], moment, every_s, lambda: written.append(moment.seconds - from_s))
+        reporter = Reporter(
+            sink,
+            progress,
+            [],
+            moment,
+            LogConfig(every_s=every_s, thin_after=0),
+            lambda: written.append(moment.seconds - from_s),
+        )
         num_logs = 0
         for tenth in range(100):
             moment.seconds = from_s + tenth / 10

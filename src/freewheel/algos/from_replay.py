@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,8 +19,11 @@ from freewheel.memory.dials import Dials
 from freewheel.memory.lanes import Lanes, forecast_bytes
 from freewheel.memory.ratio_pace import Ratio, RatioPace, slack_of
 from freewheel.memory.replay import Replay, ReplayMemory
+from freewheel.memory.replay_batch import BatchLayout
 from freewheel.memory.segment import allowed_bytes, format_bytes
 from freewheel.spec import RowSpec
+
+MOST_UPDATES = 1000  # per step: with ten times as many even a tiny network takes seconds for a step
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,20 @@ class FromReplay(Defaults):
             raise ConfigError(
                 f"replay.rows={rows:_} needs {format_bytes(needed)}, {source} allows {format_bytes(allowed)}. "
                 f"Try --replay.rows {fitting:_} ({size})."
+            )
+        self._refuse_batches(spec, allowed - needed)
+
+    def _refuse_batches(self, spec: RowSpec, left: int) -> None:
+        """Of what the replay leaves. A draw has the rows of all updates of a call, where the warm-up has that many."""
+        config, learner = self.config, self.config.learner
+        rows = max(min(learner.batch_size * learner.updates_per_call, config.replay.warmup_rows), learner.batch_size)
+        layout = BatchLayout(spec.fields, rows, config.world.stack, getattr(config, self.section).n_step)
+        needed = layout.num_bytes * (1 + (config.local.prefetch if config.runtime == "local" else 0))
+        if needed > left:
+            raise ConfigError(
+                f"batches of learner.batch_size={learner.batch_size:_} rows with learner.updates_per_call="
+                f"{learner.updates_per_call:_} need {format_bytes(needed)}, and the replay leaves {format_bytes(left)}. "
+                "Lower one of the two, or replay.rows."
             )
 
     def updates_together(self) -> int:
@@ -143,6 +161,11 @@ class FromReplay(Defaults):
                 f"learner.batch_size={learner.batch_size} exceeds replay.warmup_rows={replay.warmup_rows}. "
                 "Lower the first or raise the second."
             )
+        if learner.ratio > MOST_UPDATES * learner.batch_size:
+            raise ConfigError(
+                f"learner.ratio={learner.ratio:g} makes {learner.ratio / learner.batch_size:,.0f} updates of learner.batch_size="
+                f"{learner.batch_size} per step; at most {MOST_UPDATES:,} are allowed. Lower the first or raise the second."
+            )
         if learner.batch_size % learner.accumulate:
             raise ConfigError(
                 f"learner.accumulate={learner.accumulate} must divide learner.batch_size={learner.batch_size} "
@@ -152,6 +175,12 @@ class FromReplay(Defaults):
             raise ConfigError(
                 f"replay.warmup_rows={replay.warmup_rows} exceeds replay.rows={replay.rows}: the warm-up would never end. "
                 "Lower the first or raise the second."
+            )
+        first_due = replay.warmup_rows + math.ceil(learner.batch_size * learner.updates_per_call / learner.ratio)
+        if math.ceil(first_due / lanes) < n_step:
+            raise ConfigError(
+                f"replay.warmup_rows={replay.warmup_rows} over world.lanes={lanes} ends before a lane has n_step={n_step} steps, "
+                f"which a row to train on needs. Raise the first to {lanes * n_step}."
             )
         needed = n_step + config.world.stack
         if replay.rows // lanes < needed:

@@ -15,6 +15,7 @@ from freewheel.nets.modes import mode_layer, random_layer
 
 # Observations by which a network of the user's own is tried.
 TRIED_ROWS = 8
+from freewheel.nets.budget import Budget
 
 
 def seed_of(config: Config, stream: str) -> int:
@@ -26,11 +27,6 @@ def seed_of(config: Config, stream: str) -> int:
 def stream_seed(config: Config, policy: str, stream: str) -> int:
     """The seed of a policy's stream, whose name begins with the policy's where there are several."""
     return seed_of(config, f"{policy}.{stream}" if policy else stream)
-
-
-def make_algo(config: Any, spaces: Spaces, policy: str = "", body: Any = None, loss: Any = None) -> Any:
-    """With its network, whose initial weights are the same in every process."""
-    return find_algo(config.algo)(config, spaces, partial(stream_seed, config, policy), body, loss)
 
 
 def refuse_modes(algo: Any) -> None:
@@ -53,3 +49,11 @@ def refuse_modes(algo: Any) -> None:
             f"the network's {layer} gives something else in training than when it acts, but {config.algo} compares the policy that "
             "trains with the one that acted. Use a layer that does the same in both, such as torch.nn.LayerNorm."
         )
+
+
+def make_algo(
+    config: Any, spaces: Spaces, policy: str = "", body: Any = None, loss: Any = None, copies: int = 1
+) -> Any:
+    """With its network, whose initial weights are the same in every process. Refuses one that does not fit into memory `copies` times."""
+    with Budget(config.net, {"observations": spaces.obs, "actions": spaces.action}, copies):
+        return find_algo(config.algo)(config, spaces, partial(stream_seed, config, policy), body, loss)

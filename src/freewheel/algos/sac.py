@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from freewheel.actors.sample_policy import SamplePolicy
 from freewheel.algos.algo import Outcome, Params, seeded
 from freewheel.algos.from_replay import FromReplay, ReplaySettings
-from freewheel.config.ranges import NotNegative, Range, Share
+from freewheel.config.ranges import LARGE, Range, Share
 from freewheel.contracts import Batch, Draws, Forward, Hyper, Loss, ParamGroup, Seed, Spaces
 from freewheel.memory.dials import Dials
 from freewheel.nets.soft_actor_critic import SoftActorCritic, SquashedGaussian
@@ -37,13 +37,13 @@ class SACConfig:
     learn_alpha: bool = True
     """Learn the temperature so that the entropy stays near target_entropy."""
 
-    target_entropy: float | None = None
+    target_entropy: Annotated[float | None, Range(-LARGE, LARGE)] = None
     """Target entropy in nats; not set: minus the number of action dimensions."""
 
-    actor_lr: NotNegative = 0.0
+    actor_lr: Annotated[float, Range(0, 1e3)] = 0.0
     """Learning rate of the actor, constant; 0 uses learner.lr with its schedule."""
 
-    alpha_lr: NotNegative = 0.0
+    alpha_lr: Annotated[float, Range(0, 1e3)] = 0.0
     """Learning rate of the temperature, constant; 0 uses learner.lr with its schedule."""
 
 

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from freewheel.errors import ConfigError, EnvError, FreewheelError, RoleLost
 from freewheel.imports import nearest
+from freewheel.machine.limits import system_errors_named
 from freewheel.machine.signals import end, ends_at_once, remember_interrupts, was_interrupted
 
 # Each command is a module of this package with a main(args); it is imported only when it is called.
@@ -62,7 +63,8 @@ def command(words: Sequence[str]) -> int:
             raise ConfigError(f"unknown command {words[0]!r}{nearest(words[0], COMMANDS)}")
         with ends_at_once():
             module = importlib.import_module(f"freewheel.cli.{words[0]}")
-        code = run(module, words[1:])
+        with system_errors_named():
+            code = run(module, words[1:])
     except FreewheelError as error:
         if error.__cause__ is not None and isinstance(error, (EnvError, RoleLost)):
             traceback.print_exception(error.__cause__)  # it shows where the user's code failed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from freewheel.config.ranges import AboveZero, Natural, NotNegative, Positive, Range, Share
+from freewheel.config.ranges import LARGE, AboveZero, Natural, NotNegative, Positive, Range, Share, Size
 
 
 @dataclass(frozen=True)
@@ -39,28 +39,28 @@ class QConfig:
     huber: AboveZero = 1.0
     """dqn, qrdqn, iqn: Huber loss threshold."""
 
-    num_quantiles: Positive = 50
+    num_quantiles: Size = 50
     """qrdqn: quantiles per action."""
 
-    num_taus: Positive = 64
+    num_taus: Size = 64
     """iqn: quantiles of the online network per training row."""
 
-    num_target_taus: Positive = 64
+    num_target_taus: Size = 64
     """iqn: quantiles of the target network per training row."""
 
-    num_act_taus: Positive = 32
+    num_act_taus: Size = 32
     """iqn: quantiles used to select an action."""
 
-    num_cosines: Positive = 64
+    num_cosines: Size = 64
     """iqn: size of the cosine embedding of a quantile."""
 
-    num_atoms: Annotated[int, Range(2)] = 51
+    num_atoms: Annotated[int, Range(2, 2**31 - 1)] = 51
     """c51, rainbow: atoms of the return distribution."""
 
-    v_min: float = -10.0
+    v_min: Annotated[float, Range(-LARGE, LARGE)] = -10.0
     """c51, rainbow: lowest return of the support."""
 
-    v_max: float = 10.0
+    v_max: Annotated[float, Range(-LARGE, LARGE)] = 10.0
     """c51, rainbow: highest return of the support."""
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from freewheel.errors import ConfigError
+from freewheel.errors import ConfigError, shown
 from freewheel.imports import find_name, nearest
 
 FOLDER = Path(__file__).parents[1] / "algos"
@@ -30,5 +30,5 @@ def find_algo(name: str) -> Any:
                 raise ConfigError(f"algo={name} has no {needed}, which every algorithm needs. See docs/algorithms.md.")
         return found
     if name not in names():
-        raise ConfigError(f"algo={name!r} is not known{nearest(name, names())}")
+        raise ConfigError(f"algo={shown(name)} is not known{nearest(name, names())}")
     return getattr(importlib.import_module(f"freewheel.algos.{name}"), CLASS)

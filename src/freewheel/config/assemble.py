@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import sys
 import types
@@ -15,7 +16,7 @@ from typing import Any
 from freewheel.config.algos import find_algo, names
 from freewheel.config.check import check, refuse_unused
 from freewheel.config.settings import Config
-from freewheel.errors import ConfigError
+from freewheel.errors import ConfigError, shown
 from freewheel.imports import nearest
 
 if sys.version_info >= (3, 11):
@@ -77,16 +78,14 @@ def _find_preset(env: str, name: str) -> Path | None:
         return None
     if name == "auto":
         family = (preset for pattern, preset in FAMILIES.items() if re.fullmatch(pattern, env))
-        found = (PRESETS / f"{own}.toml" for own in (env, *family))
-        return next((path for path in found if path.is_file()), None)
-    if name.endswith(".toml"):
-        path = Path(name)
-    else:
-        written = {known.lower(): known for known in presets()}
-        path = PRESETS / f"{written.get(name.lower(), name)}.toml"
-    if not path.is_file():
-        raise ConfigError(f"preset {name!r} is neither a known preset nor a TOML file{nearest(name, presets())}")
-    return path
+        name = next((own for own in (env, *family) if own in presets()), "")
+        return PRESETS / f"{name}.toml" if name else None
+    if name.endswith(".toml") and os.path.isfile(name):
+        return Path(name)
+    written = {known.lower(): known for known in presets()}
+    if name.lower() not in written:
+        raise ConfigError(f"preset {shown(name)} is neither a known preset nor a TOML file{nearest(name, presets())}")
+    return PRESETS / f"{written[name.lower()]}.toml"
 
 
 def _read_file(path: Path, algo: str) -> dict[str, Any]:
@@ -147,30 +146,33 @@ def _typed(cls: Any, values: Mapping[str, Any], where: str) -> dict[str, Any]:
     typed, names = {}, known(cls.Settings)
     for name, value in values.items():
         if name not in names:
-            raise ConfigError(f"algo={cls.name} has no setting {name!r}{where}{nearest(name, names)}")
-        typed[name] = _as(names[name], value, f"{name}={value!r}{where}")
+            raise ConfigError(f"algo={cls.name} has no setting {shown(name)}{where}{nearest(str(name), names)}")
+        typed[name] = _as(names[name], value, f"{name}={shown(value)}{where}")
     return typed
 
 
-def _as(kind: Any, value: Any, shown: str) -> Any:
+def _as(kind: Any, value: Any, what: str) -> Any:
     origin = typing.get_origin(kind)
     if origin is typing.Literal:
         options = typing.get_args(kind)
         if value not in options:
-            raise ConfigError(f"{shown} is not known{nearest(str(value), options)}")
+            raise ConfigError(f"{what} is not known{nearest(what.partition('=')[2][:40], options)}")
         return value
     if origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(_as(typing.get_args(kind)[0], part, shown) for part in value)
+        return tuple(_as(typing.get_args(kind)[0], part, what) for part in value)
     if origin is types.UnionType or origin is typing.Union:
         inner = [part for part in typing.get_args(kind) if part is not type(None)]
-        return None if value is None else _as(inner[0], value, shown)
+        return None if value is None else _as(inner[0], value, what)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise ConfigError(f"{what} must be a finite number.") from error
     if isinstance(kind, type) and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     items = "names" if str in typing.get_args(kind) else "whole numbers"
     expected = getattr(kind, "__name__", str(kind)) if origin is None else f"a list of {items}"
-    raise ConfigError(f"{shown} must be {expected}, not {type(value).__name__}.")
+    raise ConfigError(f"{what} must be {expected}, not {type(value).__name__}.")
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

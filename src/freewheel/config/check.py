@@ -13,10 +13,11 @@ from typing import Any
 from freewheel.config.algos import find_algo
 from freewheel.config.ranges import Range
 from freewheel.config.settings import Config, WorldConfig
-from freewheel.errors import ConfigError
+from freewheel.errors import ConfigError, shown
 from freewheel.imports import is_import, nearest
 
 WORLD_KINDS = ("auto", "inline", "pool", "vector")
+MOST_LAYERS = 100  # of a network; more of them learn nothing, and Python calls each of them
 POOL_ONLY = ("world.workers", "world.threads", "world.min_ready", "world.ready_wait_s")
 
 
@@ -25,7 +26,7 @@ def check(config: Config) -> None:
     _check_ranges(config)
     for name in config.log.sinks:
         if not is_import(name):
-            raise ConfigError(f"log.sinks={name!r} must be module:name.")
+            raise ConfigError(f"log.sinks={shown(name)} must be module:name.")
     _check_world(config.world)
     _check_net(config)
     _check_learner(config)
@@ -41,8 +42,17 @@ def _check_ranges(settings: Any, prefix: str = "") -> None:
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{prefix}{name}={value} must be a finite number.")
         for allowed in getattr(kind, "__metadata__", ()):
-            if isinstance(allowed, Range) and value is not None and not allowed.least <= value <= allowed.most:
-                raise ConfigError(f"{prefix}{name}={value} must be {allowed}.")
+            if isinstance(allowed, Range):
+                _check_range(f"{prefix}{name}", value, allowed)
+
+
+def _check_range(name: str, value: Any, allowed: Range) -> None:
+    """Of a number, or of each number of a list."""
+    numbers = value if isinstance(value, tuple) else () if value is None else (value,)
+    if len(numbers) > MOST_LAYERS:
+        raise ConfigError(f"{name} has {len(numbers):,} numbers; at most {MOST_LAYERS} are allowed.")
+    if not all(allowed.least <= number <= allowed.most for number in numbers):
+        raise ConfigError(f"{name}={shown(value)} must be {allowed}.")
 
 
 def _check_world(world: WorldConfig) -> None:
@@ -57,24 +67,21 @@ def _check_world(world: WorldConfig) -> None:
 def read_kwargs(world: WorldConfig) -> dict[str, Any]:
     try:
         kwargs = json.loads(world.kwargs)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"world.kwargs={world.kwargs[:200]!r} is not JSON: {error}.") from error
+    except (ValueError, RecursionError) as error:  # a thousand brackets and more
+        raise ConfigError(f"world.kwargs={shown(world.kwargs)} is not JSON: {error}.") from error
     if not isinstance(kwargs, dict):
-        raise ConfigError(f'world.kwargs={world.kwargs!r} must be a JSON object, such as {{"size": 4}}.')
+        raise ConfigError(f'world.kwargs={shown(world.kwargs)} must be a JSON object, such as {{"size": 4}}.')
     return kwargs
 
 
 def check_kind(kind: str) -> None:
     """Checks the name only: module:name is imported when the world is made."""
     if kind not in WORLD_KINDS and not is_import(kind):
-        raise ConfigError(f"world.kind={kind!r} is not known{nearest(kind, (*WORLD_KINDS, 'module:name'))}")
+        raise ConfigError(f"world.kind={shown(kind)} is not known{nearest(kind, (*WORLD_KINDS, 'module:name'))}")
 
 
 def _check_net(config: Config) -> None:
     net = config.net
-    for name in ("hidden", "channels", "kernels", "strides"):
-        if any(width < 1 for width in getattr(net, name)):
-            raise ConfigError(f"net.{name}={getattr(net, name)} must be numbers of at least 1.")
     if net.body in ("auto", "cnn", "impala") and not net.channels:
         raise ConfigError(f"net.channels is empty; net.body={net.body} has a convolution for each. Give at least one.")
     if net.body != "impala" and len({len(net.channels), len(net.kernels), len(net.strides)}) != 1:
@@ -87,15 +94,15 @@ def _check_net(config: Config) -> None:
             f"net.complete=true names a network that gives action values, which {config.algo} cannot use. Leave it out."
         )
     if net.body not in ("auto", "mlp", "cnn", "impala") and ":" not in net.body:
-        raise ConfigError(f"net.body={net.body!r} must be mlp, cnn, impala, auto or module:name.")
+        raise ConfigError(f"net.body={shown(net.body)} must be mlp, cnn, impala, auto or module:name.")
 
 
 def _check_learner(config: Config) -> None:
     learner, local = config.learner, config.local
-    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", learner.device):
-        raise ConfigError(f"learner.device={learner.device!r} must be auto, cpu, mps, cuda or one such as cuda:1.")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", local.act_device):
-        raise ConfigError(f"local.act_device={local.act_device!r} must be cpu, cuda or one such as cuda:1.")
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", learner.device):
+        raise ConfigError(f"learner.device={shown(learner.device)} must be auto, cpu, mps, cuda or one such as cuda:1.")
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", local.act_device):
+        raise ConfigError(f"local.act_device={shown(local.act_device)} must be cpu, cuda or one such as cuda:1.")
     if local.act_device != "cpu" and local.act_precision in ("bf16", "int8"):
         raise ConfigError(
             f"local.act_precision={local.act_precision} needs actors on the CPU, but local.act_device={local.act_device}. "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import Annotated, NamedTuple
 
 
@@ -21,9 +20,16 @@ class Range(NamedTuple):
 
 
 SMALLEST = math.ulp(0.0)  # the number after 0
+MOST_COUNT = 2**63 - 1  # steps and updates are counted in 64 bits
+LARGE = 1e15  # its square, and that of 1 / LARGE, are still numbers in float32
+MOST_S = 1e6  # eleven days; the kernel's waits take milliseconds in 32 bits, which is twice as long
 Share = Annotated[float, Range(0, 1)]
 BelowOne = Annotated[float, Range(0, math.nextafter(1, 0), "at least 0 and below 1")]
-AboveZero = Annotated[float, Range(SMALLEST, sys.float_info.max, "above 0 and finite")]
-NotNegative = Annotated[float, Range(0)]
-Natural = Annotated[int, Range(0)]
-Positive = Annotated[int, Range(1)]
+AboveZero = Annotated[float, Range(1 / LARGE, LARGE)]
+NotNegative = Annotated[float, Range(0, LARGE)]
+Natural = Annotated[int, Range(0, MOST_COUNT)]
+Positive = Annotated[int, Range(1, MOST_COUNT)]
+Size = Annotated[int, Range(1, 2**31 - 1)]  # of a part of the network: its bytes decide whether it fits
+Sizes = Annotated[tuple[int, ...], Range(1, 2**31 - 1)]  # of each layer
+Rate = Annotated[float, Range(1 / LARGE, 1e3)]
+Seconds = Annotated[float, Range(1e-6, MOST_S)]

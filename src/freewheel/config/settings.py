@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from freewheel.config.ranges import SMALLEST, AboveZero, BelowOne, Natural, NotNegative, Positive, Range, Share
+from freewheel.config.ranges import (
+    MOST_S,
+    SMALLEST,
+    AboveZero,
+    BelowOne,
+    Natural,
+    NotNegative,
+    Positive,
+    Range,
+    Rate,
+    Seconds,
+    Share,
+    Sizes,
+)
 
 Runtime = Literal["auto", "local", "sequential"]
 
@@ -58,7 +71,7 @@ class WorldConfig(ImageConfig):
     min_ready: Annotated[int, Range(0, 4096)] = 0
     """pool: act as soon as this many lanes are ready; 0 means a quarter of them, or all in the sequential runtime."""
 
-    ready_wait_s: AboveZero = 0.01
+    ready_wait_s: Seconds = 0.01
     """pool: after waiting this many seconds, act with fewer lanes."""
 
     stack: Annotated[int, Range(1, 64)] = 1
@@ -90,19 +103,19 @@ class NetConfig:
     complete: bool = False
     """The module named by net.body returns action values itself: do not add a head."""
 
-    hidden: tuple[int, ...] = (128, 128)
+    hidden: Sizes = (128, 128)
     """Widths of the fully connected layers."""
 
     rescale: bool = False
     """mlp: rescale observations to -1..1 by the bounds of the observation space."""
 
-    channels: tuple[int, ...] = (32, 64, 64)
+    channels: Sizes = (32, 64, 64)
     """cnn: channels of each convolution; impala: of each section (default 16, 32, 32)."""
 
-    kernels: tuple[int, ...] = (8, 4, 3)
+    kernels: Sizes = (8, 4, 3)
     """cnn: kernel sizes."""
 
-    strides: tuple[int, ...] = (4, 2, 1)
+    strides: Sizes = (4, 2, 1)
     """cnn: strides."""
 
     conv_bias: bool = True
@@ -128,10 +141,10 @@ class LearnerConfig:
     batch_size: Positive = 128
     """Rows per batch."""
 
-    ratio: AboveZero = 32.0
+    ratio: Annotated[float, Range(1e-6, 1e6)] = 32.0
     """Replay ratio: rows sampled for training per env step. The learner makes ratio / batch_size updates per step."""
 
-    updates_per_call: Positive = 1
+    updates_per_call: Annotated[int, Range(1, 100_000)] = 1
     """Updates per call of the learner."""
 
     accumulate: Positive = 1
@@ -140,7 +153,7 @@ class LearnerConfig:
     optimizer: Literal["adam", "adamw"] = "adam"
     """The optimiser."""
 
-    lr: AboveZero = 5e-4
+    lr: Rate = 5e-4
     """Peak learning rate."""
 
     lr_schedule: Literal["constant", "linear", "cosine", "restarts"] = "constant"
@@ -217,7 +230,7 @@ class LocalConfig:
     publish_every_updates: Positive = 8
     """Publish weights to the actors every this many updates."""
 
-    publish_every_s: NotNegative = 0.1
+    publish_every_s: Annotated[float, Range(0, MOST_S)] = 0.1
     """Publish weights at least this often, in seconds."""
 
     publish_least_change: NotNegative = 0.0
@@ -241,10 +254,10 @@ class LocalConfig:
     pin: Literal["auto", "on", "off"] = "auto"
     """Pin the learner to its own core. auto: pin it when other processes delay it, and undo that if it does not help."""
 
-    step_timeout_s: AboveZero = 60.0
+    step_timeout_s: Seconds = 60.0
     """Restart an actor whose env takes longer than this for one step, in seconds."""
 
-    stall_s: AboveZero = 30.0
+    stall_s: Seconds = 30.0
     """Restart a process that shows no sign of life for this long, in seconds."""
 
     restarts: Natural = 3
@@ -281,8 +294,11 @@ class LogConfig:
     csv: bool = True
     """Write episodes.csv and metrics.csv."""
 
-    every_s: NotNegative = 1.0
+    every_s: Annotated[float, Range(0, MOST_S)] = 1.0
     """Log metrics every this many seconds."""
+
+    thin_after: Natural = 10_000
+    """Thin out the logs of long runs: keep one of every (episodes so far / this) episodes, and wait at least (seconds so far / this) between two rows of metrics. 0 logs everything."""
 
     clip_every_steps: Natural = 0
     """Film a greedy episode for TensorBoard, at the first checkpoint after this many steps; 0 films none."""

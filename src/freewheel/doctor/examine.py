@@ -29,6 +29,7 @@ from freewheel.machine.cores import num_cores
 from freewheel.machine.device import pick_device
 from freewheel.memory.lanes import forecast_bytes
 from freewheel.memory.segment import allowed_bytes, format_bytes
+from freewheel.nets.budget import IN_TRAINING
 from freewheel.nets.inputs import has_images
 from freewheel.run.layout import Layout, choose
 from freewheel.spec import RowSpec
@@ -94,7 +95,8 @@ def _facts(config: Config, stage: Callable[[str], None], tell: Tell) -> Iterator
     yield _made(world, group.num_lanes, time.monotonic() - began_s)
     yield from space_facts(group)
     stage("building the network")
-    algo = make_algo(config, Spaces(group.obs_space, group.action_space, config.world.lanes))
+    spaces = Spaces(group.obs_space, group.action_space, config.world.lanes)
+    algo = make_algo(config, spaces, copies=IN_TRAINING)
     count = sum(param.numel() for param in algo.net.parameters())
     yield Fact(ENV, "network", f"{count:,} weights for {config.algo}", count)
     yield _rows(group, config, layout, algo)

@@ -1,19 +1,9 @@
-"""Too little memory for a batch: how it is known, and into how many parts the batch is split."""
+"""Too little memory for a batch: into how many parts it is split."""
 
 from __future__ import annotations
 
-import torch
-
 from freewheel.errors import ConfigError
-
-# What torch's allocator for the CPU says; the one for CUDA has an error of its own.
-SAID_BY_CPU = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory")
-
-
-def is_shortage(error: BaseException) -> bool:
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return any(said in str(error) for said in SAID_BY_CPU)
+from freewheel.machine.limits import is_shortage as is_shortage
 
 
 def more_parts(num_parts: int, num_rows: int, error: BaseException) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +98,7 @@ def run_role(channel: Channel, work: Callable[[], None]) -> None:
     except BaseException as error:
         channel.send({"trouble": vars(Trouble.of(error))})
         code = 1
-    channel.socket.settimeout(5.0)
-    channel.flush()
+    with contextlib.suppress(OSError):  # an env may have closed it
+        channel.socket.settimeout(5.0)
+        channel.flush()
     process.leave(code)

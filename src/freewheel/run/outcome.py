@@ -49,7 +49,11 @@ def logs_for(folder: RunFolder, setup: Setup, first: int) -> list[Log]:
 
 
 def _own_log(name: str, folder: RunFolder, config: Config) -> Log:
-    made = find_name(name, SINK_HINT)(folder.path, asdict(config))
+    make = find_name(name, SINK_HINT)
+    try:
+        made = make(folder.path, asdict(config))
+    except Exception as error:
+        raise ConfigError(f"log.sinks: {name} raised {type(error).__name__}: {error}. {SINK_HINT}") from error
     for method in ("open", "write", "close"):
         if not callable(getattr(made, method, None)):
             raise ConfigError(

@@ -20,6 +20,7 @@ from freewheel.machine.update_form import Form
 from freewheel.memory.counts import RunCounts
 from freewheel.memory.dials import Dials
 from freewheel.memory.lanes import Bootstraps, Lanes
+from freewheel.nets.budget import IN_TRAINING
 from freewheel.nets.flat import Flat
 from freewheel.report.ledger import Ledger
 from freewheel.report.phases import new_ledger
@@ -206,7 +207,7 @@ def _plan_policy(plan: Plan, setup: Setup, group: Group, name: str, share: float
     num_lanes, num_copies = group.num_lanes, plan.config.world.lanes
     config = setup.configs[name]
     spaces = Spaces(group.obs_space, group.action_space, num_lanes)
-    algo = make_algo(config, spaces, name, setup.body, setup.loss)
+    algo = make_algo(config, spaces, name, setup.body, setup.loss, copies=IN_TRAINING)
     spec = RowSpec.of(group.obs_space, group.action_space, algo.extra)
     algo.refuse_memory(spec, num_lanes)
     algo.updates_together()  # refuses settings that exclude each other

@@ -8,10 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from freewheel.config.settings import LogConfig
 from freewheel.report.episodes import Episode
 from freewheel.report.ledger import Snapshot
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
+from freewheel.report.thinning import Thinning
 from freewheel.report.usage import Usage, infer_ms
 from freewheel.run.callback import Callback, Moment
 from freewheel.run.plan import PolicyPlan
@@ -30,16 +32,18 @@ class Reporter:
         progress: Progress,
         callbacks: Sequence[Callback],
         moment: Moment,
-        every_s: float,
+        log: LogConfig,
         write_status: Callable[[], None] = lambda: None,
     ) -> None:
         self.sink, self.progress, self.moment = sink, progress, moment
-        self._every_s, self._write_status = every_s, write_status
+        self._settings, self._write_status = log, write_status
         # Bound once, and only where a callback has one of its own: most turns have nobody to tell.
         self._calls = {
             name: [getattr(callback, name) for callback in callbacks if _overrides(callback, name)] for name in EVENTS
         }
-        self.episodes: list[Episode] = []  # of the whole run, in order
+        self.episodes: list[Episode] = []  # as they are logged, in order
+        self._thinning = Thinning(log.thin_after)
+        self._is_thin = False
         self._log_due = 0.0
         self._status_due = moment.seconds + STATUS_S
 
@@ -51,6 +55,7 @@ class Reporter:
         for warning in checkpoint.warnings:
             self.note(f"warning: {warning}")
         state = checkpoint.state
+        self._thinning.count = sum(_num_episodes(own) for own in state.get("policies", {"": state}).values())
         self.moment.step, self.moment.updates, self.moment.seconds = state["steps"], state["updates"], state["seconds"]
         self._status_due = self.moment.seconds + STATUS_S
 
@@ -67,8 +72,15 @@ class Reporter:
     def finished(self, episodes: list[tuple[int, Episode]], policies: Sequence[PolicyPlan]) -> None:
         """Episodes that have ended, each with the index of its policy."""
         named = [replace(one, policy=policies[i].name) if policies[i].name else one for i, one in episodes]
-        self.episodes += named
-        self.sink.episodes(named)
+        kept = [episode for episode in named if self._thinning.keeps()]
+        self.episodes += kept
+        self.sink.episodes(kept)
+        if len(kept) < len(named) and not self._is_thin:
+            self._is_thin = True
+            self.note(
+                f"{self._thinning.count:,} episodes: from here on the logs keep one of several, ever fewer "
+                "(log.thin_after=0 keeps all)."
+            )
         for episode in named:
             self.call("on_episode", episode)
 
@@ -80,11 +92,18 @@ class Reporter:
             self._write_status()
         if seconds < self._log_due:
             return False
-        self._log_due = seconds + self._every_s
+        most = self._settings.thin_after
+        self._log_due = seconds + max(self._settings.every_s, seconds / most if most else 0.0)
         return True
 
     def log(self, metrics: dict[str, float]) -> None:
-        self.sink.metrics(self.moment.step, metrics)
+        self.sink.metrics(self.moment.step, {"train/episodes": float(self._thinning.count), **metrics})
+
+
+def _num_episodes(state: Mapping[str, Any]) -> int:
+    """Episodes of a policy when a checkpoint was saved."""
+    count = (state.get("episodes") or {}).get("num_finished")
+    return count if isinstance(count, int) else 0
 
 
 def _overrides(callback: Callback, name: str) -> bool:

@@ -15,6 +15,7 @@ from freewheel.machine.cores import num_cores
 from freewheel.machine.device import cuda_devices, pick_device, place, prepare
 from freewheel.machine.forkserver import start_forkserver
 from freewheel.machine.global_seeds import globals_seeded
+from freewheel.machine.limits import refuse_processes
 from freewheel.machine.trial import Choice
 from freewheel.machine.update_form import settled_here
 from freewheel.nets.inputs import has_images
@@ -62,6 +63,7 @@ def _sequential_world(setup: Setup) -> World:
     """A pool gives all lanes together, so that the run is repeatable."""
     world = setup.config.world
     if world.kind == "pool":
+        refuse_processes(max(world.workers, 1))
         start_forkserver()  # loads what later roles need too
         world = replace(world, min_ready=world.min_ready or world.lanes)
     return make_world(setup.env, world, seed_of(setup.config, "world"))
@@ -69,6 +71,7 @@ def _sequential_world(setup: Setup) -> World:
 
 def plan_local(setup: Setup) -> Plan:
     """Shared memory and everything that the roles need. Refuses what cannot work before any process starts."""
+    refuse_processes(setup.layout.actors + len(setup.configs))
     pick_device(setup.config.learner.device)
     pick_device(setup.config.local.act_device, "local.act_device")
     plan = make_plan(setup, _groups(setup))

@@ -25,7 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from freewheel.errors import CheckpointError, ConfigError, FreewheelError
+from freewheel.errors import MOST_SHOWN, CheckpointError, ConfigError, FreewheelError
 from freewheel.store import disk, signature
 
 DEFAULT_ROOT = Path("runs")
@@ -174,9 +174,10 @@ def new_run(root: Path, env: str, algo: str, seed: int, config: Mapping[str, Any
             os.mkdir(temp / "checkpoints", 0o700)
             path = _claim(temp, root, stem)
         disk.sync_folder(root)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a path with a null byte is a ValueError
+        why = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"no run folder can be made in {root.absolute()}: {error.strerror or error}. Choose another place for runs."
+            f"no run folder can be made in {str(root.absolute())[:MOST_SHOWN]}: {why}. Choose another place for runs."
         ) from error
     return RunFolder(path, env, algo, seed, started_s, signature=signed)
 
