@@ -10,12 +10,12 @@ import numpy as np
 from freewheel.config import Config, find_algo
 from freewheel.contracts import Spaces
 from freewheel.errors import ConfigError
+from freewheel.nets.budget import Budget
 from freewheel.nets.inputs import any_observations
 from freewheel.nets.modes import mode_layer, random_layer
 
 # Observations by which a network of the user's own is tried.
 TRIED_ROWS = 8
-from freewheel.nets.budget import Budget
 
 
 def seed_of(config: Config, stream: str) -> int:
