@@ -26,7 +26,9 @@ MOST_SHOWN = 200  # characters of a value in a message
 
 
 class FreewheelError(Exception):
-    """Every error that Freewheel raises itself."""
+    """Every error that Freewheel raises itself. If the training was complete by then, `run` is what it returned."""
+
+    run: Any = None
 
 
 class ConfigError(FreewheelError):
@@ -70,6 +72,10 @@ def shown(value: Any) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}... ({len(text):,} characters)"
 
 
+class ChildTrace(Exception):
+    """The traceback of another process, as the cause of the error that its error becomes here."""
+
+
 @contextmanager
 def exits_are_errors() -> Iterator[None]:
     """For code of the user that has no error of its own: losses, callbacks, algorithms."""
@@ -77,6 +83,13 @@ def exits_are_errors() -> Iterator[None]:
         yield
     except SystemExit as error:
         raise RoleLost(f"your code called sys.exit({error.code!r}), which ended the run. Raise an error.") from error
+
+
+def with_run(error: BaseException, run: Any) -> BaseException:
+    """An error after the training, which does not cost the caller its run."""
+    if isinstance(error, FreewheelError):
+        error.run = run
+    return error
 
 
 @contextmanager

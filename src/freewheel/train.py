@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from freewheel.config import Config
+from freewheel.errors import with_run
 from freewheel.films.clips import clips_for
 from freewheel.machine.limits import system_errors_named
 from freewheel.machine.signals import signals_stop
@@ -18,7 +19,7 @@ from freewheel.report.episodes import Episode
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
 from freewheel.run.callback import Callback, Moment
-from freewheel.run.outcome import add_evaluation, algo_names, logs_for, new_folder, result_of, write_status
+from freewheel.run.outcome import Outcome, algo_names, logs_for, new_folder
 from freewheel.run.plan import Setup
 from freewheel.run.prepare import prepare
 from freewheel.run.reporter import Reporter
@@ -95,8 +96,8 @@ def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
         progress = stack.enter_context(Progress(config.steps, f"{config.env} {algo_names(setup)}", is_quiet, first))
         signals = stack.enter_context(signals_stop(moment.stop))
         everybody = [*clips_for(config, setup.env), *callbacks]
-        write = partial(write_status, folder, progress, runtime)
-        reporter = Reporter(sink, progress, everybody, moment, config.log, partial(write, "running"))
+        outcome = Outcome(folder, progress, runtime)
+        reporter = Reporter(sink, progress, everybody, moment, config.log, partial(outcome.write, "running"))
         for note in [*setup.notes, *runtime.plan.notes]:
             progress.note(note)
         if checkpoint is not None:
@@ -104,17 +105,17 @@ def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
         runtime.attach(reporter)
         if checkpoint is not None and (lost := runtime.resume(checkpoint)):
             progress.note(f"Resumed at step {checkpoint.step:,}: {lost}.")
-        write("running")
+        outcome.write("running")
         try:
             runtime.run()
         except BaseException:
-            write("failed")
+            outcome.fail()
             raise
         progress.close(moment.step)
-        result = result_of(folder, setup, runtime)
-        if signals.received is None:
-            add_evaluation(runtime, result, setup.env, is_quiet, signals)
-        write("finished" if moment.step >= config.steps else "stopped", result)
-        return Run(
+        result, error = outcome.finish(setup, signals, is_quiet)
+        run = Run(
             folder.path, config, result, reporter.episodes, signals.received, setup.body, runtime.account, is_ours
         )
+        if error is not None:
+            raise with_run(error, run)
+        return run

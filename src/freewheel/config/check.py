@@ -18,6 +18,7 @@ from freewheel.imports import is_import, nearest
 
 WORLD_KINDS = ("auto", "inline", "pool", "vector")
 MOST_LAYERS = 100  # of a network; more of them learn nothing, and Python calls each of them
+EVAL_LIMITS = ("eval_max_steps", "eval_timeout_s")
 POOL_ONLY = ("world.workers", "world.threads", "world.min_ready", "world.ready_wait_s")
 
 
@@ -148,7 +149,7 @@ def unused(config: Config) -> dict[str, str]:
         if condition:
             found.update(dict.fromkeys(names, reason))
 
-    add(not config.eval_episodes, "eval_episodes=0 skips the evaluation", "eval_sampled")
+    add(not config.eval_episodes, "eval_episodes=0 skips the evaluation", "eval_sampled", *EVAL_LIMITS)
     add(not config.log.tensorboard, "log.tensorboard is off", "log.clip_every_steps")
     add(learner.lr_schedule == "constant", "learner.lr_schedule=constant", "learner.lr_end")
     add(learner.lr_schedule != "restarts", f"learner.lr_schedule={learner.lr_schedule}", "learner.lr_restart_updates")

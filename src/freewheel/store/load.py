@@ -30,16 +30,28 @@ SIGNED = "policy"
 
 @dataclass
 class Trained:
-    """An algorithm with its trained network."""
+    """An algorithm with its trained network; `body` is the network that the user gave as an object, if any."""
 
     algo: Any
     net: nn.Module
     config: Config
+    body: Any = None
+
+    def __reduce__(self) -> Any:
+        """It goes to another process as settings and weights: networks and losses may hold what cannot."""
+        weights = Flat(self.net).vector(self.net).cpu().numpy()
+        return _made_again, (self.config, self.algo.spaces, self.body, weights)
 
     def acting(self, num_lanes: int, seed: int) -> Acting:
         """The policy for `num_lanes` lanes."""
         made: Acting = self.algo.policy(self.net, lambda stream: seed, range(num_lanes), num_lanes)
         return made
+
+
+def _made_again(config: Config, spaces: Spaces, body: Any, weights: Array) -> Trained:
+    algo = make_algo(config, spaces, body=body)
+    net = Flat(algo.net).bind(algo.net, torch.from_numpy(weights)).eval().requires_grad_(False)
+    return Trained(algo, net, config, body)
 
 
 class Policy:
@@ -140,7 +152,7 @@ def policy_of(checkpoint: Checkpoint, body: Any = None, name: str = "", consent:
         config = read_settings(state["config"], f"checkpoint {checkpoint.path}", foreign, consent)
         spaces = check_size(config, checkpoint, name, body)
     algo = make_algo(config, spaces, body=body)
-    return Policy(Trained(algo, net_with(algo, tensors, checkpoint.path), config))
+    return Policy(Trained(algo, net_with(algo, tensors, checkpoint.path), config, body))
 
 
 def sign(state: Mapping[str, Any]) -> str:
