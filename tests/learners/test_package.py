@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import hmac
+import io
 import multiprocessing as mp
 import os
+import stat
 import subprocess
 import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from freewheel.errors import ConfigError
+from freewheel.errors import ConfigError, FreewheelError
 from freewheel.learners import package
 from freewheel.memory.counter import Counters
-from freewheel.store import disk
+from freewheel.store import disk, signature
 
 
 def stepped(weights: Tensor, gradient: Tensor) -> list[Tensor]:
@@ -145,3 +153,201 @@ def test_the_least_recently_used_are_forgotten_and_rooms_of_the_dead(monkeypatch
     disk.sweep(package.folder())
     names = sorted(path.name for path in package.folder().iterdir())
     assert names == [f".tmp-{os.getpid()}-0123abcd", "middle.pt2", "new.pt2"]
+
+
+# A library that makes a file when it is loaded, in the place of the one in a package.
+CONSTRUCTOR = """
+#include <fcntl.h>
+#include <unistd.h>
+__attribute__((constructor)) static void run(void) { close(open("MARKER", O_CREAT | O_WRONLY, 0600)); }
+"""
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    return tmp_path / "it ran"
+
+
+@pytest.fixture
+def evil(tmp_path: Path, marker: Path) -> bytes:
+    """A package as torch would load it, with that library."""
+    library = tmp_path / "evil.so"
+    compiler = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
+    subprocess.run(compiler, input=CONSTRUCTOR.replace("MARKER", str(marker)).encode(), check=True)
+    inner, packed = "evil/data/aotinductor/model/evil.wrapper", io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr(f"{inner}.so", library.read_bytes())
+        archive.writestr(f"{inner}.cpp", "")
+        archive.writestr(f"{inner}_metadata.json", '{"AOTI_DEVICE_KEY": "cpu"}')
+        archive.writestr("evil/archive_format", "pt2")
+        archive.writestr("evil/archive_version", "0")
+        archive.writestr("evil/byteorder", "little")
+        archive.writestr("evil/.data/version", "6\n")
+    return packed.getvalue()
+
+
+def signed(path: Path, data: bytes) -> bytes:
+    return signature.sign("package", package._content(path, data), package.cache_folder()).encode() + data
+
+
+def put(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
+    path.chmod(0o600)
+    return path
+
+
+def test_a13_a_package_that_is_signed_is_loaded_so_what_it_holds_runs(evil: bytes, marker: Path) -> None:
+    """So the tests below can fail."""
+    path = package.folder() / "evil.pt2"
+    with suppress(FreewheelError):  # it is no model
+        package.load(put(path, signed(path, evil)))
+    assert marker.exists()
+
+
+def forged_packages(evil: bytes, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Files in the cache that must not be loaded, one after the other in the same place."""
+    path = folder / "evil.pt2"
+    good = signed(path, evil)
+    of_another_key = hmac.new(bytes(32), b"package\0" + package._content(path, evil), "sha256").hexdigest().encode()
+    changed = bytearray(good)
+    changed[len(good) // 2] ^= 1
+    contents = {
+        "as torch made it": evil,
+        "with no signature": b" " * 64 + evil,
+        "with zeros": b"0" * 64 + evil,
+        "signed by another key": of_another_key + evil,
+        "signed for another name": signed(folder / "other.pt2", evil),
+        "signed as a run": signature.sign("policy", package._content(path, evil)).encode() + evil,
+        "changed": bytes(changed),
+        "longer": good + b"x",
+        "cut": good[:-1],
+        "half a signature": good[:32],
+        "empty": b"",
+        "another package behind the signature": good[:64] + evil + evil,
+    }
+    for name, content in contents.items():
+        yield name, put(path, content)
+    for mode in (0o620, 0o602, 0o666, 0o777):
+        put(path, good).chmod(mode)
+        yield f"mode {mode:o}", path
+    put(path, good).rename(folder / "elsewhere.pt2")
+    path.symlink_to(folder / "elsewhere.pt2")
+    yield "a link", path
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    yield "a pipe", path
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    yield "a folder", path
+
+
+def test_a13_nothing_else_is_loaded(evil: bytes, marker: Path) -> None:
+    count = 0
+    for name, path in forged_packages(evil, package.folder()):
+        with pytest.raises(FreewheelError, match=r"evil\.pt2 is not loaded: .*evil\.pt2"):
+            package.load(path)
+        assert not marker.exists(), name
+        count += 1
+    assert count >= 19
+
+
+def test_a13_what_others_own_is_not_loaded(evil: bytes, marker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = package.folder() / "evil.pt2"
+    put(path, signed(path, evil))
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    with pytest.raises(FreewheelError, match=f"belongs to user {uid}, not to you"):
+        package.load(path)
+    assert not marker.exists()
+
+
+def test_a13_what_is_loaded_is_what_was_looked_at(
+    evil: bytes, marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, loaded = package.folder() / "mine.pt2", []
+
+    def swap_and_load(copy: Path) -> Any:
+        path.write_bytes(evil)  # by somebody who waited for the look
+        loaded.append(copy.read_bytes())
+
+    monkeypatch.setattr(package, "_loader", swap_and_load)
+    package.load(put(path, signed(path, b"mine")))
+    assert loaded == [b"mine"]
+
+
+def test_a13_a_forged_package_is_compiled_anew_and_told_once(
+    evil: bytes, marker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, path = package._named(stepped, FIVES)
+    monkeypatch.setattr(package, "_compile", lambda graph, args, path: put(path, signed(path, b"mine")))
+    for name, forged in forged_packages(evil, package.folder()):
+        package.disk.remove(path)
+        forged.rename(path)
+        assert package.find(stepped, FIVES) is None, name
+        assert package.make(stepped, FIVES) == path
+        assert "warning: compiling an update again: " in capsys.readouterr().err, name
+        assert package.find(stepped, FIVES) == path
+        package.make(stepped, FIVES)
+        assert capsys.readouterr().err == ""
+    assert not marker.exists()
+
+
+FIVES = [torch.ones(5), torch.ones(5)]
+
+
+def test_a13_the_folders_of_the_cache_are_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package, "_compile", lambda graph, args, path: put(path, signed(path, b"mine")))
+    package.folder().mkdir(parents=True)
+    for folder in (package.cache_folder(), package.folder()):
+        folder.chmod(0o777)
+    package.make(stepped, FIVES)
+    modes = [stat.S_IMODE(folder.stat().st_mode) for folder in (package.cache_folder(), package.folder())]
+    assert modes == [0o700, 0o700]
+
+
+def test_a13_a_cache_in_somebody_elses_hands_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    package.cache_folder().mkdir()
+    package.folder().symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(
+        ConfigError, match=r"is a link or no folder. Give XDG_CACHE_HOME a folder of your own, or train with"
+    ):
+        package.make(stepped, FIVES)
+
+
+def test_a13_without_a_place_for_the_key_it_is_kept_in_the_cache(
+    evil: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = signature.key_folder()
+    signature.sign("package", b"")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    path = package.folder() / "mine.pt2"
+    put(path, signed(path, b"mine"))
+    assert package._why_not(path) == ""
+    assert (package.cache_folder() / "key").exists()
+    # Beside a key of the user's own it does not count: who brings packages may bring a key for them.
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(key.parent))
+    assert "its signature is not yours" in package._why_not(path)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a13_torchs_own_cache_is_used_only_if_nobody_else_writes_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
+
+    default = Path(default_cache_dir())
+    assert default.parent == tmp_path
+    if is_open:
+        default.mkdir()
+        default.chmod(0o777)
+    with package._compiler_cache(tmp_path / "temp") as settings:
+        assert Path(cache_dir()) == (tmp_path / "temp" / "compiler" if is_open else default)
+        assert set(settings.values()) == ({False} if is_open else set())
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    assert is_open or stat.S_IMODE(default.stat().st_mode) == 0o700

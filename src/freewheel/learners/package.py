@@ -1,6 +1,7 @@
 """An update as machine code: traced into one graph, compiled into a package that is kept on disk, loaded from there.
 
-No Python runs between the kernels of a loaded package, and nothing is compiled again for a graph that was compiled before.
+No Python runs between the kernels of a loaded package, and nothing is compiled again for a graph that was compiled before. A package
+runs with the user's rights, so only one that this user signed is loaded; the file is its signature and what torch made.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,15 +23,19 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from freewheel.errors import ConfigError, FreewheelError
 from freewheel.learners import kernels
 from freewheel.learners.out_of_memory import first_line
+from freewheel.machine import private
 from freewheel.machine.cache import cache_folder
 from freewheel.machine.cores import cpu_flags, cpu_info
 from freewheel.machine.threads import environment_kept
-from freewheel.store import disk
+from freewheel.store import disk, signature
 
 Function = Callable[..., Sequence[Tensor]]
 
 # Packages that are kept; the least recently used go first. One of a small network has about 1 MB.
 MOST_KEPT = 100
+MOST_BYTES = 1 << 30
+COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+SIGNED, SIGNATURE_BYTES = "package", 64
 
 
 def compiled(function: Function, args: Sequence[Tensor]) -> tuple[Function, Path]:
@@ -43,9 +49,9 @@ def compiled(function: Function, args: Sequence[Tensor]) -> tuple[Function, Path
 
 
 def find(function: Function, args: Sequence[Tensor]) -> Path | None:
-    """The package of a function if it was compiled before."""
+    """The package of a function if this user compiled it before."""
     _, path = _named(function, args)
-    return path if path.exists() else None
+    return path if path.exists() and not _why_not(path) else None
 
 
 def _named(function: Function, args: Sequence[Tensor]) -> tuple[torch.fx.GraphModule, Path]:
@@ -57,8 +63,14 @@ def _named(function: Function, args: Sequence[Tensor]) -> tuple[torch.fx.GraphMo
 def make(function: Function, args: Sequence[Tensor]) -> Path:
     """The package of a function: from the disk, or compiled now."""
     graph, path = _named(function, args)
-    if not path.exists():
+    is_there = os.path.lexists(path)
+    if is_there and (why := _why_not(path)):
+        print(f"warning: compiling an update again: {why}.", file=sys.stderr)
+        disk.remove(path)
+        is_there = False
+    if not is_there:
         _check_compiler()
+        _check_folder()
         with _refusing("compile"):
             _compile(graph, args, path)
         _forget_oldest()
@@ -68,16 +80,41 @@ def make(function: Function, args: Sequence[Tensor]) -> Path:
 
 def load(path: Path) -> Function:
     """The function of a package. Python's other threads stand still while it runs: torch keeps the GIL."""
+    data, why = _read(path)
+    if why:
+        raise FreewheelError(f"the compiled update {path} is not loaded: {why}.")
     with disk.temp_folder(path.parent) as temp, environment_kept("TMPDIR"):
         # Torch unpacks the library there and needs its file no longer once it is loaded: nothing stays after a SIGKILL.
         os.environ["TMPDIR"] = str(temp)
+        disk.write_new(temp / path.name, data, is_durable=False)  # what was checked, not what may be there by now
         try:
-            loader = _loader(path)
+            loader = _loader(temp / path.name)
         except Exception as error:
             raise FreewheelError(f"the compiled update {path} does not load: {first_line(error)}.") from error
     with suppress(OSError):
         os.utime(path)  # it was used
     return lambda *args: loader.boxed_run(list(args))
+
+
+def _why_not(path: Path) -> str:
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[bytes, str]:
+    """What torch made, and why it must not be loaded."""
+    try:
+        private.make_folder(path.parent)
+        data = private.read(path, MOST_BYTES)
+    except OSError as error:
+        return b"", f"{path.name} cannot be trusted: {error.strerror}"
+    signed, data = data[:SIGNATURE_BYTES].decode("latin-1"), data[SIGNATURE_BYTES:]
+    why = signature.why_foreign(SIGNED, _content(path, data), signed, spare=cache_folder())
+    return data, f"of {path.name}, {why}" if why else ""
+
+
+def _content(path: Path, data: bytes) -> bytes:
+    """What is signed: code for other shapes would write elsewhere in memory, so a package keeps its name."""
+    return path.name.encode() + b"\0" + data
 
 
 def _loader(path: Path) -> Any:
@@ -155,16 +192,54 @@ def _check_compiler() -> None:
         ) from error
 
 
+def _check_folder() -> None:
+    try:
+        private.make_folder(cache_folder())
+        private.make_folder(folder())
+    except OSError as error:
+        raise ConfigError(
+            f"compiled updates cannot be kept: {error.strerror or error}. Give XDG_CACHE_HOME a folder of your own, or train with --compile off."
+        ) from error
+    if not signature.sign(SIGNED, b"", cache_folder()):
+        raise ConfigError(f"compiled updates cannot be signed: {signature.why_no_key()}. Train with --compile off.")
+
+
 def _compile(graph: torch.fx.GraphModule, args: Sequence[Tensor], path: Path) -> None:
     from torch._inductor import config
 
     # In this process alone: torch's own pool of compile workers outlives the compilation.
     own = {"compile_threads": 1, "aot_inductor.custom_ops_to_c_shims": kernels.shims(cpu_info())}
-    with disk.temp_folder(path.parent) as temp, config.patch(own), warnings.catch_warnings():
+    with disk.temp_folder(path.parent) as temp, _compiler_cache(temp) as more, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about itself
-        exported = torch.export.export(graph, tuple(args))
-        made = torch._inductor.aoti_compile_and_package(exported, package_path=str(temp / path.name))
-        os.replace(made, path)  # who compiled the same meanwhile has made the same
+        with config.patch({**own, **more}):
+            exported = torch.export.export(graph, tuple(args))
+            made = Path(torch._inductor.aoti_compile_and_package(exported, package_path=str(temp / path.name)))
+        data = made.read_bytes()
+        signed = signature.sign(SIGNED, _content(path, data), cache_folder())
+        disk.write_new(temp / "signed", signed.encode() + data, is_durable=False)
+        os.replace(temp / "signed", path)  # who compiled the same meanwhile has made the same
+
+
+@contextmanager
+def _compiler_cache(temp: Path) -> Iterator[dict[str, Any]]:
+    """Settings of the compiler. Torch loads what it finds in a folder of /tmp whose name anybody can guess: where others have made
+    it, or may write to it, the compiler gets one that it shares with nobody, which takes it some seconds more.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    with environment_kept(COMPILER_CACHE):
+        default = default_cache_dir()
+        if all(map(_is_private, {default, os.environ.get(COMPILER_CACHE, default)})):
+            yield {}
+        else:
+            os.environ[COMPILER_CACHE] = str(temp / "compiler")
+            yield {"aot_inductor.precompile_headers": False, "cpp_cache_precompile_headers": False}
+
+
+def _is_private(folder: str) -> bool:
+    with suppress(OSError):
+        os.makedirs(folder, mode=0o700)
+    return not private.why_not_private(Path(folder).absolute())
 
 
 @contextmanager

@@ -11,10 +11,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from freewheel.machine import private
 from freewheel.machine.cores import cpu_flags
 
 # Only the newest results are kept: one per machine, network and batch size.
 MOST_KEPT = 200
+MOST_BYTES = 4 << 20
 
 
 def cache_folder() -> Path:
@@ -46,8 +48,9 @@ def remember(key: str, found: Mapping[str, Any]) -> None:
     kept = dict(list({**known, key: merged}.items())[-MOST_KEPT:])
     temp = file().with_name(f".trials-{os.getpid()}")
     try:
-        temp.parent.mkdir(parents=True, exist_ok=True)
-        temp.write_text(json.dumps(kept))
+        private.make_folder(temp.parent)
+        temp.unlink(missing_ok=True)
+        private.write_new(temp, json.dumps(kept).encode())
         os.replace(temp, file())
     except OSError:
         with suppress(OSError):
@@ -56,7 +59,7 @@ def remember(key: str, found: Mapping[str, Any]) -> None:
 
 def _read() -> dict[str, Any]:
     try:
-        found = json.loads(file().read_text())
-    except (OSError, ValueError):
+        found = json.loads(private.read(file(), MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -24,7 +24,7 @@ COMPARED, SETTLING = 31, 5
 def known_gain(key: str) -> float | None:
     """How many times as fast as eager ones compiled updates are on this machine, if they were compared."""
     gain = cache.recall(key).get("compiled")
-    return gain if isinstance(gain, float) and gain > 0 else None
+    return gain if trial.is_positive(gain) else None
 
 
 def decide(left_s: float, gain: float | None) -> Choice[bool | None]:

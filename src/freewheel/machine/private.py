@@ -39,13 +39,25 @@ def read(path: Path, most_bytes: int, is_secret: bool = False) -> bytes:
     What is returned is what was looked at: the file is opened once. Never blocks, even if it is a pipe.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
             raise PermissionError(1, f"{path} is no file of at most {most_bytes:,} bytes")
         if why := _why_foreign(path, status, OTHERS_READ if is_secret else OTHERS_WRITE):
             raise PermissionError(1, why)
-        return file.read(most_bytes)
+        with open(fd, "rb", closefd=False) as file:
+            return file.read(most_bytes)
+    finally:
+        os.close(fd)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Writes a new file that only this user can read."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(fd)
 
 
 def _why_foreign(path: Path, status: os.stat_result, forbidden: int) -> str:

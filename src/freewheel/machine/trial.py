@@ -135,9 +135,13 @@ def recall(key: str, candidates: Sequence[C]) -> Measured[C] | None:
     times, failure = found.get("times"), found.get("failure")
     if not isinstance(times, list) or len(times) != len(candidates) or not isinstance(failure, str):
         return None
-    if not all(isinstance(each, list) and all(isinstance(one, float) for one in each) for each in times):
+    if not all(isinstance(each, list) and all(map(is_positive, each)) for each in times):
         return None
     return Measured(dict(zip(candidates, times, strict=True)), failure, is_remembered=True)
+
+
+def is_positive(number: Any) -> bool:
+    return isinstance(number, float) and 0 < number < math.inf
 
 
 def remember(key: str, measured: Measured[C]) -> None:

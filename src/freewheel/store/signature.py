@@ -81,17 +81,13 @@ def _key(folder: Path) -> bytes:
         return _read(folder)
     private.make_folder(folder)
     temp = folder / f".{KEY}-{os.getpid()}-{secrets.token_hex(4)}"
-    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with open(fd, "wb") as file:
-            file.write(secrets.token_bytes(KEY_BYTES))
-            file.flush()
-            os.fsync(fd)
+        private.write_new(temp, secrets.token_bytes(KEY_BYTES))
         # A link, not a rename: of two processes that make a key at the same time, both use the one that came first.
         with suppress(FileExistsError):
             os.link(temp, folder / KEY)
     finally:
-        temp.unlink()
+        temp.unlink(missing_ok=True)
     return _read(folder)
 
 
