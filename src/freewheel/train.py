@@ -117,4 +117,4 @@ def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
         if signals.received is None:
             add_evaluation(runtime, result, setup.env, is_quiet, signals)
         write("finished" if moment.step >= config.steps else "stopped", result)
-        return Run(folder.path, config, result, reporter.episodes, signals.received, setup.body, runtime.account)
+        return Run(folder.path, setup.config, result, reporter.episodes, signals.received, setup.body, runtime.account)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from freewheel.algos.make import seed_of
+from freewheel.config import WorldConfig, find_algo
 from freewheel.errors import ConfigError
 from freewheel.learners.target_process import TargetValues
 from freewheel.machine import precision
@@ -26,9 +27,8 @@ from freewheel.run.plan import Plan, PolicyPlan, Setup, make_plan
 from freewheel.run.prepare import refuse_pool, refuse_without_effect
 from freewheel.run.sequential import Sequential
 from freewheel.run.worker_control import make_workers
-from freewheel.worlds.choose import choose_apart
+from freewheel.worlds.choose import choose_apart, make_looking
 from freewheel.worlds.envpool_async import note_own_seed
-from freewheel.worlds.make import make_world
 from freewheel.worlds.world import Group, World
 
 
@@ -64,7 +64,15 @@ def _sequential_world(setup: Setup) -> World:
     if world.kind == "pool":
         start_forkserver()  # loads what later roles need too
         world = replace(world, min_ready=world.min_ready or world.lanes)
-    return make_world(setup.env, world, seed_of(setup.config, "world"))
+    return _looked(setup, world, "world")
+
+
+def _looked(setup: Setup, config: WorldConfig, stream: str) -> World:
+    """The world of these settings. A new run looks for a mask of allowed actions in info, and keeps what it found in its settings."""
+    looks = setup.checkpoint is None and setup.policies is None and find_algo(setup.config.algo).uses_mask
+    world, found = make_looking(setup.env, config, seed_of(setup.config, stream), looks)
+    setup.config = replace(setup.config, world=replace(setup.config.world, info_mask=found.info_mask))
+    return world
 
 
 def plan_local(setup: Setup) -> Plan:
@@ -99,7 +107,7 @@ def _groups(setup: Setup) -> list[Group]:
     config = setup.config
     lanes = setup.layout.lanes_per_actor[0] if config.world.kind == "vector" else 1
     kind: Any = "inline" if config.world.kind == "pool" else config.world.kind
-    world = make_world(setup.env, replace(config.world, lanes=lanes, kind=kind), seed_of(config, "probe"))
+    world = _looked(setup, replace(config.world, lanes=lanes, kind=kind), "probe")
     world.close()
     share = config.world.lanes / lanes
     return [replace(group, num_lanes=round(group.num_lanes * share)) for group in world.groups]

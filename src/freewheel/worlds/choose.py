@@ -9,16 +9,18 @@ from functools import partial
 import gymnasium
 
 from freewheel.config import WorldConfig
-from freewheel.errors import FreewheelError
+from freewheel.errors import ConfigError, FreewheelError
 from freewheel.machine import world_kind
 from freewheel.machine.cores import num_cores
 from freewheel.machine.trial import Choice, throwaway
+from freewheel.worlds.check import Breach
 from freewheel.worlds.find import find_factory
+from freewheel.worlds.info_mask import mask_of, num_masked
 from freewheel.worlds.make import AnyEnv, Env, env_name, make_env, make_world, makes_only_vector
 from freewheel.worlds.measure import measure_vector, no_listener, try_env
 from freewheel.worlds.pool import START_S
 from freewheel.worlds.pool_member import why_not_pooled
-from freewheel.worlds.world import sole_group
+from freewheel.worlds.world import OneGroup, World, sole_group
 
 DECIDED = ("kind", "workers", "threads")  # the settings that a measurement decides
 
@@ -29,6 +31,22 @@ def is_settled(env: AnyEnv, config: WorldConfig) -> bool:
         return True
     has_numbers = config.kind == "pool" and config.workers and config.threads
     return makes_only_vector(find_factory(env)) or bool(has_numbers)
+
+
+def make_looking(env: AnyEnv, config: WorldConfig, seed: int, looks: bool = True) -> tuple[World, WorldConfig]:
+    """The world, and its settings. If its first reset gives info["action_mask"], world.info_mask=auto becomes on."""
+    world = make_world(env, config, seed)
+    given = world.first_mask() if looks and config.info_mask == "auto" and isinstance(world, OneGroup) else None
+    if given is None:
+        return world, config
+    world.close()
+    (group,) = world.groups
+    try:
+        mask_of(given, num_masked(world.name, group.obs_space, group.action_space))
+    except Breach as breach:
+        raise ConfigError(f"{world.name} {breach}") from breach
+    config = replace(config, info_mask="on")
+    return make_world(env, config, seed), config
 
 
 def choose_world(
