@@ -114,7 +114,7 @@ def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
         progress.close(moment.step)
         result, error = outcome.finish(setup, signals, is_quiet)
         run = Run(
-            folder.path, config, result, reporter.episodes, signals.received, setup.body, runtime.account, is_ours
+            folder.path, setup.config, result, reporter.episodes, signals.received, setup.body, runtime.account, is_ours
         )
         if error is not None:
             raise with_run(error, run)

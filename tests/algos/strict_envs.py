@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -53,3 +53,24 @@ class Strict(gymnasium.Env[Any, Any]):
 
     def info(self) -> dict[str, Any]:
         return {}
+
+
+class ByInfo(Strict):
+    """The same, with the mask in info: where an episode terminated it gives none."""
+
+    observation_space: Any = Strict.see
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, longest: int = 12, vanishes_at: int = -1, render_mode: str | None = None) -> None:
+        super().__init__(longest)
+        self.vanishes_at, self.render_mode = vanishes_at, render_mode
+
+    def look(self) -> Any:
+        return self.seen()
+
+    def info(self) -> dict[str, Any]:
+        return {"action_mask": self.mask} if self.mask.any() and self.taken != self.vanishes_at else {}
+
+    def render(self) -> Any:
+        return np.full((32, 32, 3), 20 * self.at, np.uint8)

@@ -60,6 +60,20 @@ class Strict(gymnasium.Env[Any, Any]):
         return self.see(), 1.0, self.num_steps >= 10, False, {}
 
 
+class StrictByInfo(Strict):
+    """The same, with the mask in info."""
+
+    observation_space: Any = spaces.Box(-1, 1, (3,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        seen, _ = super().reset(seed=seed)
+        return seen.pop("see"), seen
+
+    def step(self, action: Any) -> Any:
+        seen, reward, terminated, truncated, _ = super().step(action)
+        return seen.pop("see"), reward, terminated, truncated, seen
+
+
 class Raises(Well):
     def step(self, action: Any) -> Any:
         if self.num_steps == 5:

@@ -57,10 +57,12 @@ def problems(facts: dict[str, Fact]) -> list[Fact]:
 
 
 def test_an_env_that_refuses_forbidden_actions_is_stepped_as_the_policy_would() -> None:
-    found = examined("sick_envs:Strict", algo="ppo")
-    assert problems(found) == []
-    assert "could not be measured" not in found["world"].shown
-    (problem,) = problems(examined("sick_envs:Strict", algo="dqn"))  # which does not look at the mask
+    for env in ("Strict", "StrictByInfo"):
+        found = examined(f"sick_envs:{env}", algo="dqn")
+        assert problems(found) == []
+        assert "could not be measured" not in found["world"].shown
+        assert "action_mask" in found["observations"].shown
+    (problem,) = problems(examined("sick_envs:StrictByInfo", algo="ppo", world__info_mask="off"))
     assert "is forbidden" in problem.shown
 
 

@@ -27,6 +27,19 @@ def tiles(canvas: Array, width: int, side: int, count: int, columns: int = 2) ->
     return [int(canvas[row, column, 0]) for row, column in middles]
 
 
+def test_images_beside_a_mask_are_shown() -> None:
+    class Env:
+        observation_space = spaces.Dict(
+            {"obs": spaces.Box(0, 255, (84, 84), np.uint8), "action_mask": spaces.MultiBinary(2)}
+        )
+        unwrapped = None
+
+    view, frame = view_of(Env(), 2), np.full((210, 160, 3), 90, np.uint8)
+    view.begin({"obs": shade(10), "action_mask": np.ones(2, np.int8)})
+    view.see({"obs": shade(30), "action_mask": np.ones(2, np.int8)})
+    assert tiles(view.beside(frame, 0), 160, 210, 2) == [10, 30]
+
+
 @pytest.mark.parametrize("colours", [(), (1,), (3,)])
 def test_frames_stand_in_order(colours: tuple[int, ...]) -> None:
     view = InputView(4, ["NOOP", "UP"])

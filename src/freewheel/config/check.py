@@ -173,6 +173,7 @@ def unused(config: Config) -> dict[str, str]:
     add(config.net.complete, "net.complete=true is computed in fp32", "learner.precision", "local.act_precision")
     algo = find_algo(config.algo)
     add(not algo.takes_complete, f"algo={config.algo} does not use it", "net.complete")
+    add(not algo.uses_mask, f"algo={config.algo} does not use masks", "world.info_mask")
     add(not algo.can_sample, f"algo={config.algo} has no policy to sample from", "eval_sampled")
     own: dict[str, str] = algo.unused(config)
     return found | own

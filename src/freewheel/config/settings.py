@@ -89,6 +89,9 @@ class WorldConfig(ImageConfig):
     reward_clip: NotNegative = 0.0
     """Clip rewards to plus or minus this for training, after scaling; 0 does not clip."""
 
+    info_mask: Literal["auto", "on", "off"] = "auto"
+    """Masks of allowed actions in info["action_mask"], for envs whose observation has no part action_mask. auto: on if the first reset gives one; on: every reset and step must give one; off: ignore them."""
+
     bad_rows: Literal["stop", "drop"] = "stop"
     """What to do with invalid rows (NaN, wrong shape). stop: end the run; drop: discard and count them, and start a new episode."""
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from freewheel.algos.make import make_algo
-from freewheel.config import Config
+from freewheel.config import Config, find_algo
 from freewheel.contracts import Spaces
 from freewheel.doctor.env_facts import contract_fact, cost_facts, space_facts
 from freewheel.doctor.facts import ENV, SOFTWARE, Fact
@@ -33,10 +33,9 @@ from freewheel.nets.budget import IN_TRAINING
 from freewheel.nets.inputs import has_images
 from freewheel.run.layout import Layout, choose
 from freewheel.spec import RowSpec
-from freewheel.worlds.choose import choose_world
+from freewheel.worlds.choose import choose_world, make_looking
 from freewheel.worlds.find import find_import, find_spec
 from freewheel.worlds.inline import InlineWorld
-from freewheel.worlds.make import make_world
 from freewheel.worlds.measure import Driver
 from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.vector import VectorWorld
@@ -90,7 +89,8 @@ def _facts(config: Config, stage: Callable[[str], None], tell: Tell) -> Iterator
     own = replace(config, world=replace(config.world, lanes=layout.lanes_per_actor[0]))
     stage("making it")
     began_s = time.monotonic()
-    world = make_world(config.env, own.world, seed=1)
+    world, chosen = make_looking(config.env, own.world, 1, find_algo(config.algo).uses_mask)
+    config, own = (replace(one, world=replace(one.world, info_mask=chosen.info_mask)) for one in (config, own))
     group = sole_group(world)
     yield _made(world, group.num_lanes, time.monotonic() - began_s)
     yield from space_facts(group)

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from freewheel.contracts import Array
+from freewheel.nets.masks import without_mask
 
 GAP = 4
 LABEL = 16  # height of the line of text
@@ -25,16 +26,19 @@ def has_images(space: Any) -> bool:
 
 def view_of(env: Any, stack: int) -> InputView:
     """The view of an env's images; empty for other observations, and for a stack of 0."""
-    is_shown = stack and has_images(env.observation_space)
-    return InputView(stack, action_names(env)) if is_shown else InputView(0, [])
+    space, rest = without_mask(env.observation_space)
+    return InputView(stack, action_names(env), rest) if stack and has_images(space) else InputView(0, [])
 
 
 class InputView:
-    """The newest `stack` observations. `begin` with the first of an episode, `see` each later one, and draw them `beside` a frame."""
+    """The newest `stack` observations. `begin` with the first of an episode, `see` each later one, and draw them `beside` a frame.
 
-    def __init__(self, stack: int, names: list[str]) -> None:
+    `part` is the name of the images in observations that have a mask too.
+    """
+
+    def __init__(self, stack: int, names: list[str], part: str | None = None) -> None:
         self._seen: deque[Array] = deque(maxlen=stack)
-        self._names = names
+        self._names, self._part = names, part
 
     def begin(self, obs: Any) -> None:
         for _ in range(self._seen.maxlen or 0):
@@ -42,7 +46,7 @@ class InputView:
 
     def see(self, obs: Any) -> None:
         if self._seen.maxlen:
-            self._seen.append(_in_colour(obs))
+            self._seen.append(_in_colour(obs if self._part is None else obs[self._part]))
 
     def beside(self, frame: Array, action: Any) -> Array:
         """`action` None is for the last frame of an episode. An empty view leaves the frame as it is."""

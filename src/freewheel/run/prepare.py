@@ -18,6 +18,7 @@ from freewheel.machine.cores import num_cores
 from freewheel.machine.picklable import why_not_picklable
 from freewheel.nets.custom import GIVEN
 from freewheel.nets.inputs import is_image
+from freewheel.nets.masks import without_mask
 from freewheel.run.layout import choose
 from freewheel.run.plan import Plan, Setup
 from freewheel.store.consent import TO_RESUME, Consent, names_code, read_settings
@@ -242,7 +243,8 @@ def refuse_without_effect(plan: Plan, setup: Setup) -> None:
         own, given_here = policy.config, setup.given_to.get(policy.name, {}) if policy.name else given
         with about(policy.name):
             if own.net.body == "auto":
-                body = "cnn" if is_image(policy.spaces.obs) else "mlp"
+                seen = without_mask(policy.spaces.obs)[0] if policy.algo_class().uses_mask else policy.spaces.obs
+                body = "cnn" if is_image(seen) else "mlp"
                 refuse_unused(replace(own, net=replace(own.net, body=body)), given_here)
             for name, why in policy.algo_class().unused_here(policy.spaces, policy.loss is not None).items():
                 if name in given_here:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from freewheel.algos.make import seed_of
+from freewheel.config import WorldConfig, find_algo
 from freewheel.errors import ConfigError
 from freewheel.learners.target_process import TargetValues
 from freewheel.machine import precision
@@ -27,9 +28,8 @@ from freewheel.run.plan import Plan, PolicyPlan, Setup, make_plan
 from freewheel.run.prepare import refuse_pool, refuse_without_effect
 from freewheel.run.sequential import Sequential
 from freewheel.run.worker_control import make_workers
-from freewheel.worlds.choose import choose_apart, groups_apart
+from freewheel.worlds.choose import choose_apart, groups_apart, make_looking
 from freewheel.worlds.envpool_async import note_own_seed
-from freewheel.worlds.make import make_world
 from freewheel.worlds.world import Group, World
 
 
@@ -66,7 +66,19 @@ def _sequential_world(setup: Setup) -> World:
         refuse_processes(max(world.workers, 1))
         start_forkserver()  # loads what later roles need too
         world = replace(world, min_ready=world.min_ready or world.lanes)
-    return make_world(setup.env, world, seed_of(setup.config, "world"))
+    made, found = make_looking(setup.env, world, seed_of(setup.config, "world"), _looks(setup))
+    _keep(setup, found)
+    return made
+
+
+def _looks(setup: Setup) -> bool:
+    """A new run looks for a mask of allowed actions in info, if its algorithm uses one."""
+    return setup.checkpoint is None and setup.policies is None and bool(find_algo(setup.config.algo).uses_mask)
+
+
+def _keep(setup: Setup, found: WorldConfig) -> None:
+    """The settings say what was found, for all roles and for a resumed run."""
+    setup.config = replace(setup.config, world=replace(setup.config.world, info_mask=found.info_mask))
 
 
 def plan_local(setup: Setup) -> Plan:
@@ -103,7 +115,9 @@ def _groups(setup: Setup) -> list[Group]:
     config = setup.config
     lanes = setup.layout.lanes_per_actor[0] if config.world.kind == "vector" else 1
     kind: Any = "inline" if config.world.kind == "pool" else config.world.kind
-    groups = groups_apart(setup.env, replace(config.world, lanes=lanes, kind=kind), seed_of(config, "probe"))
+    at = seed_of(config, "probe")
+    groups, found = groups_apart(setup.env, replace(config.world, lanes=lanes, kind=kind), at, _looks(setup))
+    _keep(setup, found)
     share = config.world.lanes / lanes
     return [replace(group, num_lanes=round(group.num_lanes * share)) for group in groups]
 

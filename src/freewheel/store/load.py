@@ -18,12 +18,13 @@ from freewheel.contracts import Array, Spaces
 from freewheel.contracts import Policy as Acting
 from freewheel.errors import CheckpointError, ConfigError, EnvError
 from freewheel.nets.flat import Flat
-from freewheel.spec import RowSpec, flatten, read_space, unflatten
+from freewheel.spec import MASK, RowSpec, flatten, read_space, unflatten
 from freewheel.store import signature
 from freewheel.store.checkpoint import MANIFEST, Checkpoint, list_checkpoints, load, load_newest
 from freewheel.store.consent import Consent, read_settings
 from freewheel.store.folder import DEFAULT_ROOT, open_run
 from freewheel.store.soundness import NEEDED, check_numbers, checked, reading
+from freewheel.worlds.info_mask import joined
 
 SIGNED = "policy"
 
@@ -72,8 +73,12 @@ class Policy:
         """An episode begins."""
         self._is_first = True
 
-    def act(self, obs: Any) -> Any:
-        """The greedy action, or an array of them for a batch: the best by value, or the likeliest of a stochastic policy."""
+    def act(self, obs: Any, action_mask: Any = None) -> Any:
+        """The greedy action, or an array of them for a batch: the best by value, or the likeliest of a stochastic policy.
+
+        `action_mask` is info["action_mask"] of the env, or a batch of them, if the policy was trained with it.
+        """
+        obs = self._masked(obs, action_mask)
         rows = flatten("obs", self.obs_space, obs)
         shapes = {field.name: field.shape for field in self._fields if field.is_observation}
         ranks = {column.ndim - len(shapes[name]) for name, column in rows.items()}
@@ -92,6 +97,22 @@ class Policy:
         if is_single:  # as `step` takes it
             actions = {name: rows[0].item() if rows.ndim == 1 else rows[0] for name, rows in actions.items()}
         return unflatten("action", self.action_space, actions)
+
+    def _masked(self, obs: Any, action_mask: Any) -> Any:
+        """As the policy was trained: with the mask in the observation."""
+        is_on = self.config.world.info_mask == "on"
+        if action_mask is None:
+            if is_on and not (isinstance(obs, dict) and MASK in obs):
+                raise ConfigError(
+                    "the policy was trained with info['action_mask'] and needs it: act(obs, info['action_mask'])."
+                )
+            return obs
+        if not is_on:
+            raise ConfigError(
+                "the policy was trained without a mask in info. Leave action_mask out; a part of the observation is used anyway."
+            )
+        is_whole = isinstance(action_mask, np.ndarray)
+        return joined(obs, (action_mask if is_whole else np.concatenate([np.ravel(part) for part in action_mask])) != 0)
 
     def _stacked(self, batch: dict[str, Array]) -> dict[str, Array]:
         if self.config.world.stack == 1:

@@ -25,6 +25,14 @@ _LARGEST = float(np.finfo(np.float32).max)
 _shape_of = attrgetter("shape")
 
 
+class Breach(Exception):
+    """What an env did wrong, and the cure, for a part of ours that stands between it and the world. The world says where."""
+
+    def __init__(self, what: str, cure: str) -> None:
+        super().__init__(f"{what}. {cure}")
+        self.what, self.cure = what, cure
+
+
 class Where(NamedTuple):
     """The place of a fault; lane None is all lanes, step 0 the reset."""
 
@@ -39,6 +47,8 @@ class Where(NamedTuple):
         return EnvError(f"{who} {what} {when} with seed {self.seed}. {cure}")
 
     def raised(self, method: str, error: BaseException) -> EnvError:
+        if isinstance(error, Breach):
+            return self.error(error.what, error.cure)
         return self.error(f"raised {_quote(error)} in {method}()", "The traceback above shows the line of the env.")
 
 

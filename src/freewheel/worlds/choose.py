@@ -11,17 +11,19 @@ from functools import partial
 import gymnasium
 
 from freewheel.config import WorldConfig
-from freewheel.errors import FreewheelError
+from freewheel.errors import ConfigError, FreewheelError
 from freewheel.machine import world_kind
 from freewheel.machine.cores import num_cores
 from freewheel.machine.trial import Choice, throwaway
 from freewheel.spec import RowSpec, describe, read_space
+from freewheel.worlds.check import Breach
 from freewheel.worlds.find import find_factory
+from freewheel.worlds.info_mask import mask_of, num_masked
 from freewheel.worlds.make import AnyEnv, Env, env_name, make_env, make_world, makes_only_vector
 from freewheel.worlds.measure import measure_vector, no_listener, try_env
 from freewheel.worlds.pool import START_S
 from freewheel.worlds.pool_member import why_not_pooled
-from freewheel.worlds.world import Group, sole_group
+from freewheel.worlds.world import Group, OneGroup, World, sole_group
 
 DECIDED = ("kind", "workers", "threads")  # the settings that a measurement decides
 
@@ -32,6 +34,22 @@ def is_settled(env: AnyEnv, config: WorldConfig) -> bool:
         return True
     has_numbers = config.kind == "pool" and config.workers and config.threads
     return makes_only_vector(find_factory(env)) or bool(has_numbers)
+
+
+def make_looking(env: AnyEnv, config: WorldConfig, seed: int, looks: bool = True) -> tuple[World, WorldConfig]:
+    """The world, and its settings. If its first reset gives info["action_mask"], world.info_mask=auto becomes on."""
+    world = make_world(env, config, seed)
+    given = world.first_mask() if looks and config.info_mask == "auto" and isinstance(world, OneGroup) else None
+    if given is None:
+        return world, config
+    world.close()
+    (group,) = world.groups
+    try:
+        mask_of(given, num_masked(world.name, group.obs_space, group.action_space))
+    except Breach as breach:
+        raise ConfigError(f"{world.name} {breach}") from breach
+    config = replace(config, info_mask="on")
+    return make_world(env, config, seed), config
 
 
 def choose_world(
@@ -71,24 +89,25 @@ def choose_apart(env: AnyEnv, config: WorldConfig, actors: int, step_timeout_s: 
     return Choice(replace(config, **decided), reason)
 
 
-def groups_apart(env: AnyEnv, config: WorldConfig, seed: int) -> list[Group]:
-    """The groups of such a world, made in a throwaway process. Raises what it raises there; an env that hangs or crashes is an EnvError."""
-    report = throwaway(_groups, env, config, seed, timeout_s=START_S, needs=(env,))
+def groups_apart(env: AnyEnv, config: WorldConfig, seed: int, looks: bool = True) -> tuple[list[Group], WorldConfig]:
+    """The groups and settings of the world of `make_looking`, made in a throwaway process. Raises what it raises there; an env that hangs
+    or crashes is an EnvError.
+    """
+    report = throwaway(_groups, env, config, seed, looks, timeout_s=START_S, needs=(env,))
     if report.failure:
         raise report.error(env_name(env), "while it was made to see its spaces")
-    return [
-        Group(name, read_space(obs_space), read_space(action_space), num_lanes)
-        for name, obs_space, action_space, num_lanes in report.told[0]
-    ]
+    groups, info_mask = report.told[0]
+    found = [Group(name, read_space(obs), read_space(action), num_lanes) for name, obs, action, num_lanes in groups]
+    return found, replace(config, info_mask=info_mask)
 
 
-def _groups(env: AnyEnv, config: WorldConfig, seed: int, tell: Callable[..., None]) -> None:
-    world = make_world(env, config, seed)
+def _groups(env: AnyEnv, config: WorldConfig, seed: int, looks: bool, tell: Callable[..., None]) -> None:
+    world, found = make_looking(env, config, seed, looks)
     for group in world.groups:
         RowSpec.of(group.obs_space, group.action_space)  # refuses spaces that rows cannot hold
     groups = [(one.name, describe(one.obs_space), describe(one.action_space), one.num_lanes) for one in world.groups]
     world.close()
-    tell(groups)
+    tell([groups, found.info_mask])
 
 
 def _choose(env: AnyEnv, config: WorldConfig, cores: int, actors: int, tell: Callable[..., None]) -> None:

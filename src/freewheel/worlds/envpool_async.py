@@ -65,6 +65,9 @@ class AsyncVectorWorld(VectorWorld):
         self._taken = np.zeros(self.num_lanes, np.int64)  # steps in the lane's episode
         self._waits = np.zeros(self.num_lanes, np.bool_)
 
+    def first_mask(self) -> Any:
+        return None  # it is reset once
+
     def send(self, group: int, lanes: Array, actions: Columns) -> None:
         if not self._waits[lanes].all():
             raise ValueError(f"{self.name}: send() names a lane among {lanes} that does not wait for an action.")

@@ -18,6 +18,7 @@ from freewheel.spec import Space, fields_of, flatten, unflatten
 from freewheel.worlds import check
 from freewheel.worlds.check import Find, Leaf, Where
 from freewheel.worlds.image import LIFE_LOST
+from freewheel.worlds.info_mask import mask_at_reset
 from freewheel.worlds.seeds import episode_seed, lane_key
 from freewheel.worlds.world import TERMINATED, TIMEOUT_S, TRUNCATED, Array, Columns, Ended, Obs, OneGroup, Ready
 
@@ -95,6 +96,9 @@ class InlineWorld(OneGroup):
         ready = self._step(list(self._pending), list(self._pending.values()))
         self._pending.clear()
         return (ready,)
+
+    def first_mask(self) -> Any:
+        return mask_at_reset(self._envs[0], episode_seed(self._keys[0], 0))
 
     def step_only(self, actions: Columns) -> Ready:
         """send and recv of a world with one lane, in one call."""

@@ -20,6 +20,7 @@ from freewheel.worlds.check import close_all
 from freewheel.worlds.envpool_async import AsyncVectorWorld, gives_some_lanes, refuse_own_seed
 from freewheel.worlds.find import find_factory, find_import, find_spec, makes_vector, named_errors, takes
 from freewheel.worlds.image import prepare
+from freewheel.worlds.info_mask import InfoMask, VectorInfoMask
 from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.measure import no_listener, try_env
 from freewheel.worlds.pool import START_S, PoolWorld
@@ -63,7 +64,7 @@ def make_world(
     if isinstance(env, gymnasium.vector.VectorEnv):
         own = {f"world.kind={kind}": kind in ("inline", "pool"), "world.kwargs": kwargs}
         _refuse(name, "is a vector env", {**own, **_steps_and_images(config)})
-        return _around(env, seed, name, owns_env=False)
+        return _around(env, config, seed, name, owns_env=False)
     if isinstance(env, gymnasium.Env):
         return _around_one(env, config, kwargs, seed, name)
     factory = find_factory(env)
@@ -80,6 +81,7 @@ def make_world(
 def _make_outside(env: AnyEnv, config: WorldConfig, seed: int, first_lane: int) -> World:
     """The world that `module:name` makes of `env`, which can be anything."""
     who = f"world.kind={config.kind}"
+    _refuse(who, "is your own world, whose observations have the masks", {"world.info_mask": config.info_mask == "on"})
     make = find_import(config.kind, "a world")
     with named_errors(who, cure="It is called with (env, config, seed, first_lane=...)."):
         world: World = make(env, config, seed, first_lane=first_lane)
@@ -177,7 +179,8 @@ def make_env(env: AnyEnv, config: WorldConfig, render_mode: str | None = None, *
                 "Add a parameter render_mode to the function that makes it."
             )
         prepared = prepare(made, config, name)
-        return gymnasium.wrappers.TimeLimit(prepared, limit) if limit else prepared
+        limited = gymnasium.wrappers.TimeLimit(prepared, limit) if limit else prepared
+        return InfoMask(limited, name) if config.info_mask == "on" else limited
     except BaseException:
         if made is not env:
             close_all(name, [made])
@@ -242,15 +245,17 @@ def _make_vector_world(name: str, env: str | Factory, config: WorldConfig, seed:
             raise ConfigError(
                 f"{name} made {made.num_envs} envs, not world.lanes={config.lanes}. Add a parameter num_envs to it."
             )
-        return _around(made, seed, name)
+        return _around(made, config, seed, name)
     except BaseException:
         close_all(name, [made])
         raise
 
 
-def _around(env: Vector, seed: int, name: str, owns_env: bool = True) -> VectorWorld:
+def _around(env: Vector, config: WorldConfig, seed: int, name: str, owns_env: bool = True) -> VectorWorld:
+    has_mask = config.info_mask == "on"
     if not gives_some_lanes(env.unwrapped):
-        return VectorWorld(env, seed, name, owns_env=owns_env)
+        return VectorWorld(VectorInfoMask(env, name) if has_mask else env, seed, name, owns_env=owns_env)
+    _refuse(name, "gives some of its lanes at a time", {"world.info_mask": has_mask})
     if env is not env.unwrapped:
         raise ConfigError(
             f"{name} gives some of its lanes at a time, and {type(env).__name__} around it expects a step of all lanes. "

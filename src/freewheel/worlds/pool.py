@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +18,11 @@ from freewheel.machine.forkserver import ForkserverWatch
 from freewheel.machine.process import how_it_ended, owner_id
 from freewheel.spec import RowSpec
 from freewheel.worlds.check import obs_leaves, raise_or_print
+from freewheel.worlds.info_mask import mask_at_reset
 from freewheel.worlds.pool_member import Member, end_all, why_not_pooled
 from freewheel.worlds.pool_table import Table, pull, push, split
 from freewheel.worlds.pool_worker import Make, Task
-from freewheel.worlds.seeds import lane_key
+from freewheel.worlds.seeds import episode_seed, lane_key
 from freewheel.worlds.world import TIMEOUT_S, Array, Columns, Ended, Obs, OneGroup, Ready
 
 LOOK_S = 0.25  # between two checks that all workers live
@@ -133,6 +135,13 @@ class PoolWorld(OneGroup):
         self._announced[lanes] = self._in_flight[lanes] = False
         self._num_in_flight -= len(lanes)
         return (self._give(lanes),)
+
+    def first_mask(self) -> Any:
+        env = self._makes[0]()
+        try:
+            return mask_at_reset(env, episode_seed(lane_key(self._seed, self._first_lane), 0))
+        finally:
+            env.close()
 
     def close(self) -> None:
         if not self._ends.detach():

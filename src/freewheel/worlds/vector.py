@@ -17,6 +17,7 @@ from freewheel.spec import Space, any_value
 from freewheel.worlds import check
 from freewheel.worlds.check import Leaf, Where
 from freewheel.worlds.image import LIFE_LOST
+from freewheel.worlds.info_mask import mask_at_reset
 from freewheel.worlds.seeds import episode_seed, lane_key
 from freewheel.worlds.world import TIMEOUT_S, Array, Columns, Ended, Obs, OneGroup, Ready
 
@@ -160,6 +161,10 @@ class VectorWorld(OneGroup):
                     rows[lanes] = new[name][lanes]
             reward[lanes], first = 0, over
         return self._give(obs, reward, first, ended)
+
+    def first_mask(self) -> Any:
+        given = mask_at_reset(self._envs[0], self._seed)
+        return None if given is None else given[0]
 
     def close(self) -> None:
         envs, self._envs = self._envs, []

@@ -148,6 +148,10 @@ class OneGroup:
         self.name, self.obs_space, self.action_space, self.num_lanes = name, obs_space, action_space, num_lanes
         self.groups = (Group("", obs_space, action_space, num_lanes),)
 
+    def first_mask(self) -> Any:
+        """info["action_mask"] of the first reset of a lane; None if there is none. Call it before the first recv."""
+        return None
+
     def state(self) -> dict[str, Array] | None:
         return None
 
