@@ -83,10 +83,10 @@ def train(
 
 
 def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
-    config, checkpoint, is_ours = setup.config, setup.checkpoint, setup.is_ours
     with ExitStack() as stack:
         # Before the folder: a run that cannot work leaves nothing behind.
         runtime = stack.enter_context(closing(make_runtime(setup)))
+        config, checkpoint = setup.config, setup.checkpoint
         folder = setup.folder or new_folder(setup)
         runtime.plan.checkpoints = folder.checkpoints
         moment = Moment(folder=folder.path, _runtime=runtime)
@@ -113,9 +113,8 @@ def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
             raise
         progress.close(moment.step)
         result, error = outcome.finish(setup, signals, is_quiet)
-        run = Run(
-            folder.path, setup.config, result, reporter.episodes, signals.received, setup.body, runtime.account, is_ours
-        )
+        of_setup = setup.body, runtime.account, setup.is_ours
+        run = Run(folder.path, config, result, reporter.episodes, signals.received, *of_setup)
         if error is not None:
             raise with_run(error, run)
         return run
