@@ -92,7 +92,8 @@ class MaskedNet(nn.Module):
 
     def forward(self, obs: Obs, noise: Tensor | None = None, taus: Tensor | None = None) -> Tensor:
         assert isinstance(obs, dict)
-        out: Tensor = self.net(obs[self.rest] if self.rest else obs, noise, taus).float()
+        seen = obs[self.rest] if self.rest else {name: part for name, part in obs.items() if name != MASK}
+        out: Tensor = self.net(seen, noise, taus).float()
         allowed = allowed_in(obs[MASK], self.num_actions)
         allowed = allowed | ~allowed.any(1, keepdim=True)
         return torch.where(allowed.reshape(*allowed.shape, *[1] * (out.ndim - 2)), out, WORTHLESS)
