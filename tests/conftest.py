@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from freewheel.machine.forkserver import start_forkserver
+from freewheel.machine.temp_folder import sweep
 
 FAILED = pytest.StashKey[bool]()
 LEAVE_S = 5.0  # threads and reaped children may take a moment to go
@@ -139,6 +140,7 @@ def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if request.node.stash.get(FAILED, False):
         return  # its traceback keeps its objects alive
+    sweep(tempfile.gettempdir())  # as the next start of a run does, for those that a test has killed
     deadline = time.monotonic() + LEAVE_S
     while (left := left_behind(before)) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -19,6 +19,7 @@ from typing import Any
 
 import fault_envs
 import numpy as np
+from fault_processes import by_kind, state_of
 from fault_runs import is_alive
 
 import freewheel
@@ -29,6 +30,7 @@ from freewheel.store.checkpoint import load_newest
 
 WAIT_S = 150.0  # a busy machine takes a minute to compile
 LOOK_S = 0.002
+STOP = signal.SIGSTOP
 
 
 def main(plan: dict[str, Any]) -> int:
@@ -110,9 +112,6 @@ class Saboteur(freewheel.Callback):
         """
         for _ in range(count):
             time.sleep(self.random.uniform(*gap_s))
-            if role == "pool worker":
-                self.hit_pool(number)
-                continue
             supervisor = self.supervisor
             roles = {
                 "learner": supervisor.learners,
@@ -138,18 +137,44 @@ class Saboteur(freewheel.Callback):
             )
         self.go_on(100)
 
-    def hit_pool(self, number: int) -> None:
-        """Sends a signal to a worker of the first actor's pool, and waits until another process has its place."""
-        actor = self.supervisor.actors[0]
-        self.until(lambda: pool_workers(actor.pid), "there is no worker")
-        before = pool_workers(actor.pid)
+    def hit_process(self, kind: str, number: int, gap_s: tuple[float, float] = (0.0, 0.2), steps: int = 30) -> None:
+        """Sends a signal to a process that is no role of the supervisor's. Waits until it is replaced or goes on, and the run does.
+
+        Nobody needs the tracker: a killed one stays away until the next process starts.
+        """
+        time.sleep(self.random.uniform(*gap_s))
+        if kind == "tracker" and kind not in by_kind(os.getpid()):
+            kind = "warden"
+        self.until(lambda: kind in by_kind(os.getpid()), f"there is no {kind}")
+        before = by_kind(os.getpid())[kind]
         hit = self.random.choice(before)
         os.kill(hit, number)
-        self.until(
-            lambda: hit not in (now := pool_workers(actor.pid)) and len(now) == len(before),
-            "the worker was not replaced",
-        )
-        self.go_on(20)
+        self.facts["hits"].append({"name": kind, "number": number})
+
+        def is_healed() -> bool:
+            now = by_kind(os.getpid()).get(kind, [])
+            return (
+                len(now) == len(before)
+                and all(state_of(pid) != "T" for pid in now)
+                and (number == STOP or hit not in now)
+            )
+
+        if kind != "tracker":
+            self.until(is_healed, f"the {kind} was not replaced")
+        self.go_on(steps)
+
+    def hit_while_stopped(self, kind: str, number: int) -> None:
+        """When a role has stopped at a fault point: sends a signal to another process, and lets the role go on."""
+
+        def stopped() -> list[int]:
+            return [pid for pid in by_kind(os.getpid()).get("role", []) if state_of(pid) == "T"]
+
+        self.until(stopped, "no role stopped")
+        role = stopped()[0]
+        os.kill(self.random.choice(by_kind(os.getpid())[kind]), number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(role, signal.SIGCONT)
+        self.go_on(100)
 
     def wait_for_helpers(self, count: int) -> None:
         """Until so many processes are in the file `helpers`; notes which of them live."""
@@ -264,17 +289,6 @@ class Saboteur(freewheel.Callback):
             "dropped": sum(page.counters["dropped_rows"] for page in pages),
             "rows": rows_by_env(lanes) if plan.config.env == "fault_envs:Numbered" else None,
         }
-
-
-def pool_workers(actor: int) -> list[int]:
-    """What was forked from the actor's own forkserver."""
-    return [worker for server in children(actor) for worker in children(server) if is_alive(worker)]
-
-
-def children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
 
 
 def words_of(lanes: Lanes) -> list[np.ndarray[Any, Any]]:

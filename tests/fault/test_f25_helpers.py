@@ -31,10 +31,12 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_f25_helpers_go_with_the_process_that_started_them(nursery: Nursery, tmp_path: Path, kind: str) -> None:
     """An actor is killed again and again, or the worker of its pool: only the helpers of the newest one live. At the end none does."""
-    hit = {"role": "actor" if kind == "inline" else "pool worker", "number": signal.SIGKILL, "count": 1}
+    hit = ["hit", {"role": "actor", "number": signal.SIGKILL, "count": 1, "gap_s": (0.0, 0.3)}]
+    if kind == "pool":
+        hit = ["hit_process", {"kind": "pool worker", "number": signal.SIGKILL}]
     acts: list[Any] = [["save_first", {}]]
     for kill in range(KILLS * TIMES):
-        acts += [["hit", {**hit, "gap_s": (0.0, 0.3)}], ["wait_for_helpers", {"count": 2 * LANES * (kill + 2)}]]
+        acts += [hit, ["wait_for_helpers", {"count": 2 * LANES * (kill + 2)}]]
     plan = {
         "env": "fault_envs:Detached",
         "seed": SEED,

@@ -22,7 +22,7 @@ def use_own_folder() -> None:
     if os.path.isdir(process._config.get("tempdir") or ""):
         return
     parent = tempfile.gettempdir()
-    _sweep(parent)
+    sweep(parent)
     new = tempfile.mkdtemp(dir=parent)
     # A folder with this prefix that is not locked has no owner. The lock ends with this process.
     lock = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
@@ -40,7 +40,8 @@ def own_folder() -> str:
     return _made[os.getpid()][0] if os.getpid() in _made else ""
 
 
-def _sweep(parent: str) -> None:
+def sweep(parent: str) -> None:
+    """Removes the folders of dead processes."""
     for entry in os.scandir(parent):
         if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
             continue
