@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from freewheel.errors import ConfigError, EnvError, FreewheelError, RoleLost
-from freewheel.machine.limits import is_shortage, refuse_processes, system_errors_named
+from freewheel.machine.limits import is_shortage, refuse_limits, system_errors_named
 
 
 def group(root: Path, most: str, used: int) -> Path:
@@ -30,22 +30,32 @@ def group(root: Path, most: str, used: int) -> Path:
 
 def test_f29_too_few_processes_are_refused_with_both_numbers(tmp_path: Path) -> None:
     root = group(tmp_path, "14", 5)
-    refuse_processes(4, root)
+    refuse_limits(4, root)
     with pytest.raises(
-        ConfigError, match=r"5 processes need about 10 more .* has 5, and allows 14 \(pids.max\).*local.actors"
+        ConfigError, match=r"5 other processes needs about 10 more .* has 5, and allows 14 \(pids.max\).*local.actors"
     ):
-        refuse_processes(5, root)
+        refuse_limits(5, root)
+
+
+def test_f29_a_run_of_one_process_needs_a_thread(tmp_path: Path) -> None:
+    root = group(tmp_path, "2", 1)
+    refuse_limits(0, root)
+    (root / "sys/fs/cgroup/job/pids.max").write_text("1")
+    with pytest.raises(ConfigError, match="0 other processes needs about 1 more"):
+        refuse_limits(0, root)
 
 
 def test_f29_a_group_without_a_limit_refuses_nothing(tmp_path: Path) -> None:
-    refuse_processes(100, group(tmp_path, "max", 5))
+    refuse_limits(100, group(tmp_path, "max", 5))
 
 
 def test_f29_too_few_files_are_refused_with_both_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (24, 24))
-    refuse_processes(1, tmp_path)
-    with pytest.raises(ConfigError, match=r"2 processes need about 26 open files, and the limit is 24 \(ulimit -n\)"):
-        refuse_processes(2, tmp_path)
+    refuse_limits(1, tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"2 other processes needs about 26 open files, and the limit is 24 \(ulimit -n\)"
+    ):
+        refuse_limits(2, tmp_path)
 
 
 def no_files() -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from freewheel.errors import ConfigError, EnvError, FreewheelError, RoleLost, exits_are_errors, shown
 from freewheel.memory.segment import control_groups
 
-# Measured with the smallest local runs: n roles need 20 + 3 n descriptors in all. Besides its roles, a run has a forkserver, its
-# tracker, the warden, and two threads.
-FILES, FILES_EACH, TASKS = 20, 3, 5
+# Measured with the smallest runs: a sequential one needs 15 descriptors in all, a local one with n roles 20 + 3 n. A run has a thread
+# for its logs; one with other processes has a forkserver, its tracker, the warden and a learner's thread besides.
+FILES, FILES_EACH, TASKS, TASKS_OF_MANY = 20, 3, 1, 5
 FEWER = (
     "Raise it, start fewer processes (local.actors, world.workers), or use runtime=sequential with world.kind=inline."
 )
@@ -24,18 +24,18 @@ FEWER = (
 NO_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory")
 
 
-def refuse_processes(count: int, root: Path = Path("/")) -> None:
-    """Refuses to start so many processes where this process may not have them."""
-    most, needed = resource.getrlimit(resource.RLIMIT_NOFILE)[0], FILES + FILES_EACH * count
+def refuse_limits(count: int, root: Path = Path("/")) -> None:
+    """Refuses a run with so many other processes where this process may not have them, or the files that they need."""
+    who, needed = f"a run with {count} other processes", FILES + FILES_EACH * count
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if most != resource.RLIM_INFINITY and needed > most:
-        raise ConfigError(
-            f"{count} processes need about {needed} open files, and the limit is {most} (ulimit -n). {FEWER}"
-        )
+        raise ConfigError(f"{who} needs about {needed} open files, and the limit is {most} (ulimit -n). {FEWER}")
+    needed = count + (TASKS_OF_MANY if count else TASKS)
     for most, used in _task_limits(root):
-        if used + count + TASKS > most:
+        if used + needed > most:
             raise ConfigError(
-                f"{count} processes need about {count + TASKS} more processes and threads; this container has {used}, and allows "
-                f"{most} (pids.max). {FEWER}"
+                f"{who} needs about {needed} more processes and threads; this container has {used}, and allows {most} "
+                f"(pids.max). {FEWER}"
             )
 
 

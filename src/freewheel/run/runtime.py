@@ -16,7 +16,7 @@ from freewheel.machine.cores import num_cores
 from freewheel.machine.device import cuda_devices, pick_device, place, prepare
 from freewheel.machine.forkserver import start_forkserver
 from freewheel.machine.global_seeds import globals_seeded
-from freewheel.machine.limits import refuse_processes
+from freewheel.machine.limits import refuse_limits
 from freewheel.machine.trial import Choice
 from freewheel.machine.update_form import settled_here
 from freewheel.nets.inputs import has_images
@@ -40,6 +40,8 @@ def make_runtime(setup: Setup) -> Sequential | Local:
 
 def make_sequential(setup: Setup) -> Sequential:
     torch.set_num_threads(setup.config.learner.threads or 1)
+    asked = setup.config.world
+    refuse_limits(max(asked.workers, 1) if asked.kind == "pool" else 0)
     with globals_seeded(seed_of(setup.config, "process")):
         world = _sequential_world(setup)
     try:
@@ -63,7 +65,6 @@ def _sequential_world(setup: Setup) -> World:
     """A pool gives all lanes together, so that the run is repeatable."""
     world = setup.config.world
     if world.kind == "pool":
-        refuse_processes(max(world.workers, 1))
         start_forkserver()  # loads what later roles need too
         world = replace(world, min_ready=world.min_ready or world.lanes)
     made, found = make_looking(setup.env, world, seed_of(setup.config, "world"), _looks(setup))
@@ -83,7 +84,7 @@ def _keep(setup: Setup, found: WorldConfig) -> None:
 
 def plan_local(setup: Setup) -> Plan:
     """Shared memory and everything that the roles need. Refuses what cannot work before any process starts."""
-    refuse_processes(setup.layout.actors + len(setup.configs))
+    refuse_limits(setup.layout.actors + len(setup.configs))
     pick_device(setup.config.learner.device)
     pick_device(setup.config.local.act_device, "local.act_device")
     groups = _groups(setup)
