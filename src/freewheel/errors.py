@@ -16,12 +16,15 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 MOST_TEXT = 20_000  # of an error that goes to another process
 
 
 class FreewheelError(Exception):
-    """Every error that Freewheel raises itself."""
+    """Every error that Freewheel raises itself. If the training was complete by then, `run` is what it returned."""
+
+    run: Any = None
 
 
 class ConfigError(FreewheelError):
@@ -52,6 +55,10 @@ class ProtocolError(FreewheelError):
     """A peer that broke the wire format."""
 
 
+class ChildTrace(Exception):
+    """The traceback of another process, as the cause of the error that its error becomes here."""
+
+
 @contextmanager
 def exits_are_errors() -> Iterator[None]:
     """sys.exit() in the user's env, loss or callback must not look like a run that succeeded."""
@@ -59,6 +66,13 @@ def exits_are_errors() -> Iterator[None]:
         yield
     except SystemExit as error:
         raise RoleLost(f"your code called sys.exit({error.code!r}), which ended the run. Raise an error.") from error
+
+
+def with_run(error: BaseException, run: Any) -> BaseException:
+    """An error after the training, which does not cost the caller its run."""
+    if isinstance(error, FreewheelError):
+        error.run = run
+    return error
 
 
 @contextmanager

@@ -166,7 +166,11 @@ ARGUMENTS: dict[type[Space], tuple[str, ...]] = {
 def describe(space: Space) -> dict[str, Any]:
     """A space as data for JSON, which `read_space` reads."""
     if isinstance(space, spaces.Dict):
-        return {"kind": "Dict", "parts": {key: describe(sub) for key, sub in space.spaces.items()}}
+        keys = list(space.spaces)
+        more = (
+            {} if all(isinstance(key, str) for key in keys) else {"keys": keys}
+        )  # JSON makes texts of an object's keys
+        return {"kind": "Dict", "parts": {key: describe(sub) for key, sub in space.spaces.items()}, **more}
     if isinstance(space, spaces.Tuple):
         return {"kind": "Tuple", "parts": [describe(sub) for sub in space.spaces]}
     for kind, names in ARGUMENTS.items():
@@ -178,15 +182,23 @@ def describe(space: Space) -> dict[str, Any]:
 def read_space(data: Mapping[str, Any]) -> Space:
     """The space that `describe` described."""
     if data["kind"] == "Dict":
-        return spaces.Dict({key: read_space(part) for key, part in data["parts"].items()})
+        parts = zip(data.get("keys", data["parts"]), data["parts"].values(), strict=True)
+        return spaces.Dict([(key, read_space(part)) for key, part in parts])  # in this order
     if data["kind"] == "Tuple":
         return spaces.Tuple([read_space(part) for part in data["parts"]])
     given = {name: value for name, value in data.items() if name != "kind"}
     if "dtype" in given:
         given["dtype"] = np.dtype(given["dtype"]).type
     for end in {"low", "high"} & given.keys():
-        given[end] = np.broadcast_to(np.array(given[end], np.float64).astype(given["dtype"]), given["shape"])
+        given[end] = np.broadcast_to(_bounds(given[end], np.dtype(given["dtype"])), given["shape"])
     return next(kind for kind in ARGUMENTS if kind.__name__ == data["kind"])(**given)
+
+
+def _bounds(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    try:
+        return np.array(value, np.float64).astype(dtype) if dtype.kind == "f" else np.array(value, dtype)
+    except OverflowError as error:
+        raise ValueError(f"bounds do not fit {dtype}: {error}") from None
 
 
 def _described(name: str, value: Any) -> Any:

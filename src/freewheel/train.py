@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from freewheel.config import Config
-from freewheel.errors import exits_are_errors
+from freewheel.errors import exits_are_errors, with_run
 from freewheel.films.clips import clips_for
 from freewheel.machine.signals import signals_stop
 from freewheel.report.account import Account
@@ -18,7 +18,7 @@ from freewheel.report.episodes import Episode
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Sink
 from freewheel.run.callback import Callback, Moment
-from freewheel.run.outcome import add_evaluation, algo_names, logs_for, new_folder, result_of, write_status
+from freewheel.run.outcome import Outcome, algo_names, logs_for, new_folder
 from freewheel.run.plan import Setup
 from freewheel.run.prepare import prepare_new, prepare_resumed
 from freewheel.run.reporter import Reporter
@@ -97,8 +97,8 @@ def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
         progress = stack.enter_context(Progress(config.steps, f"{config.env} {algo_names(setup)}", is_quiet, first))
         signals = stack.enter_context(signals_stop(moment.stop))
         everybody = [*clips_for(config, setup.env), *callbacks]
-        write = partial(write_status, folder, progress, runtime)
-        reporter = Reporter(sink, progress, everybody, moment, config.log.every_s, partial(write, "running"))
+        outcome = Outcome(folder, progress, runtime)
+        reporter = Reporter(sink, progress, everybody, moment, config.log.every_s, partial(outcome.write, "running"))
         for note in [*setup.notes, *runtime.plan.notes]:
             progress.note(note)
         if checkpoint is not None:
@@ -106,15 +106,15 @@ def _train(setup: Setup, callbacks: Sequence[Callback], is_quiet: bool) -> Run:
         runtime.attach(reporter)
         if checkpoint is not None and (lost := runtime.resume(checkpoint)):
             progress.note(f"Resumed at step {checkpoint.step:,}: {lost}.")
-        write("running")
+        outcome.write("running")
         try:
             runtime.run()
         except BaseException:
-            write("failed")
+            outcome.fail()
             raise
         progress.close(moment.step)
-        result = result_of(folder, setup, runtime)
-        if signals.received is None:
-            add_evaluation(runtime, result, setup.env, is_quiet, signals)
-        write("finished" if moment.step >= config.steps else "stopped", result)
-        return Run(folder.path, config, result, reporter.episodes, signals.received, setup.body, runtime.account)
+        result, error = outcome.finish(setup, signals, is_quiet)
+        run = Run(folder.path, config, result, reporter.episodes, signals.received, setup.body, runtime.account)
+        if error is not None:
+            raise with_run(error, run)
+        return run

@@ -26,6 +26,7 @@ KEYS = [
     "step",
     "sampled",
     "episodes",
+    "cut",
     "return_mean",
     "return_std",
     "return_min",

@@ -79,12 +79,12 @@ class Plain(gymnasium.Env[Any, Any]):
 
 
 class Raises(Plain):
-    """Raises where it is told to: step, reset, close, or when it is made anywhere but in the first process."""
+    """Raises where it is told to: step, reset, close, or when it is made in a run whose spaces are known."""
 
     def __init__(self, where: str = "", at: int = 40) -> None:
         super().__init__()
         self.where, self.at = where, at
-        if where == "make" and "FREEWHEEL_OWNER" in os.environ:
+        if where == "make" and not first_time("made"):
             raise RuntimeError("no simulator here")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -189,3 +189,41 @@ def first_time(name: str) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+class Evaluated(Plain):
+    """Does as it should while it is trained in. Made again after that, it does what it is told to. Processes that make it are in `made`."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    pause_s = 0.0
+
+    def __init__(self, how: str = "endless", folder: str = ".", render_mode: str | None = None) -> None:
+        super().__init__()
+        self.folder, self.render_mode = Path(folder), render_mode
+        self.how = how if any(self.folder.glob("runs/*/checkpoints/step-*")) else ""
+        with open(self.folder / "made", "a") as file:
+            file.write(f"{os.getpid()}\n")
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if self.how == "helped":
+            with open(self.folder / "helpers", "a") as file:
+                file.write(f"{subprocess.Popen(['sleep', '600']).pid}\n")
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, ended, cut, info = super().step(action)
+        if self.count % EPISODE == 20 and self.how:
+            (self.folder / "evaluated").touch()
+            if self.how in ("hangs", "helped"):
+                time.sleep(1000)
+            ends = {"holds": lambda: ctypes.PyDLL(None).sleep(1000), "dies": lambda: ctypes.string_at(0)}
+            ends |= {"exits": lambda: os._exit(0), "raises": lambda: 1 / 0}
+            ends.get(self.how, lambda: None)()
+        return obs, reward, ended and self.how != "endless", cut, info
+
+    def render(self) -> np.ndarray[Any, Any]:
+        return np.zeros((16, 16, 3), np.uint8)
+
+    def close(self) -> None:
+        if self.how == "lingers":
+            time.sleep(1000)

@@ -115,8 +115,12 @@ def test_a_log_that_fails_is_told_once_and_the_others_go_on(capfd: pytest.Captur
                 kept.wrote.clear()
     assert kept.steps() == list(range(300))
     assert broken.calls == ["open", "close"]
-    error = capfd.readouterr().err
-    assert error == "log: kept cannot be written: No space left on device. This log ends here; training goes on.\n"
+    assert sink.num_dropped == 300
+    told = capfd.readouterr().err.splitlines()
+    assert told == [
+        "log: kept cannot be written: No space left on device. This log ends here; training goes on.",
+        "log: kept misses 300 records.",
+    ]
 
 
 def test_values_are_those_of_the_moment() -> None:

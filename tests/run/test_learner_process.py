@@ -82,7 +82,7 @@ def test_a_hurried_end_saves_the_weights_before_the_replay(monkeypatch: pytest.M
         process = LearnerProcess(plan, plan.policies[0], 0, Channel(theirs))
         saved: list[list[str]] = []
         monkeypatch.setattr(process, "_train", lambda: plan.counts.stop(level=2))
-        monkeypatch.setattr(process, "_save_now", lambda files=None: saved.append(list(files or {})))
+        monkeypatch.setattr(process, "_save_last", lambda files=None: saved.append(list(files or {})))
         process.run()
     assert saved == [[], ["replay.bin"]]
 

@@ -1,4 +1,4 @@
-"""Settings that cannot work are refused before any other process is started."""
+"""Settings that cannot work are refused before any other process is started, except the one that looks at the env's spaces."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 
 import freewheel
+from freewheel.config import WorldConfig
 from freewheel.errors import ConfigError
 from freewheel.run import runtime
+from freewheel.worlds.make import make_world
+from freewheel.worlds.world import Group
+
+
+def groups_here(env: Any, config: WorldConfig, seed: int) -> list[Group]:
+    world = make_world(env, config, seed)
+    world.close()
+    return list(world.groups)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +39,7 @@ def test_before_any_trial(
     def started(*given: Any, **named: Any) -> Any:
         raise AssertionError("a process was started")
 
+    monkeypatch.setattr(runtime, "groups_apart", groups_here)
     monkeypatch.setattr(runtime, "choose_apart", started)
     monkeypatch.setattr(runtime.update_trial, "choose", started)
     monkeypatch.setattr("multiprocessing.process.BaseProcess.start", started)

@@ -17,7 +17,8 @@ from freewheel import Callback, Moment
 from freewheel.config import find_algo, from_dict
 from freewheel.errors import CheckpointError, ConfigError
 from freewheel.run import state
-from freewheel.store.checkpoint import load, load_newest
+from freewheel.store import saver
+from freewheel.store.checkpoint import load, load_newest, save
 
 REPLAY: dict[str, Any] = {
     "world.lanes": 3,
@@ -213,11 +214,13 @@ def test_f13_a_full_disk_is_told_and_the_last_checkpoint_is_not_taken_for_saved(
         written.append(step)
         raise CheckpointError("no space left")
 
-    monkeypatch.setattr(state, "save", full)
-    with pytest.raises(CheckpointError, match="no space"):
-        train(tmp_path, settings={"checkpoint.every_steps": 200})
-    assert len(written) == 5  # it went on after each, and ended with an error
-    assert capsys.readouterr().err.count("no space left") == 4
+    monkeypatch.setattr(saver, "save", full)
+    with pytest.raises(CheckpointError, match="no space left Nor could it be saved elsewhere: no space left"):
+        train(tmp_path, settings={"checkpoint.every_steps": 200, "checkpoint.spare": str(tmp_path / "spare")})
+    assert len(written) == 4 + 3  # it went on after each; the last was tried with its rows, without them, and elsewhere
+    told = capsys.readouterr().err
+    assert told.count("no space left The next save tries again.") == 4
+    assert told.count("The run is degraded") == 2
 
 
 def test_what_changes_learning_cannot_be_given_on_resume(tmp_path: Path) -> None:
@@ -262,7 +265,8 @@ def test_what_is_put_back_is_what_was_saved(algo: str, settings: dict[str, Any],
             one.actor.turn()
             while one.learners[0].turn():
                 pass
-        path = state.write(one.plan, one.learners, one.actor, one.plan.counts.steps, 1.0)
+        saved = state.gather(one.plan, one.learners, one.actor, one.plan.counts.steps, 1.0)
+        path = save(tmp_path, one.plan.counts.steps, *saved, state.files_of(one.plan, one.learners))
         lost = state.restore(two.plan, two.learners, two.actor, load(path))
         assert lost is None
         (tensors, values), (again, others) = (

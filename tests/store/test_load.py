@@ -143,6 +143,10 @@ def test_a_vector_env_keeps_its_lanes(tmp_path: Path) -> None:
         spaces.MultiDiscrete([2, 2], start=[1, 0]),
         spaces.MultiDiscrete([2, 3], dtype=np.int32),
         spaces.MultiBinary(5),
+        spaces.Box(-(2**63), 2**63 - 1, (2,), np.int64),
+        spaces.Box(0, 2**64 - 1, (2,), np.uint64),
+        spaces.Dict({1: spaces.Discrete(2), 0: spaces.Discrete(3)}),
+        spaces.Dict([("b", spaces.Discrete(2)), ("a", spaces.Discrete(3))]),
         spaces.Dict(
             a=spaces.Discrete(2), b=spaces.Tuple([spaces.Box(0, 1, (1,), np.float64), spaces.MultiBinary((2, 2))])
         ),
@@ -152,7 +156,12 @@ def test_a_vector_env_keeps_its_lanes(tmp_path: Path) -> None:
 def test_spaces_come_back_as_they_were(space: Any) -> None:
     import json
 
-    assert read_space(json.loads(json.dumps(describe(space)))) == space
+    again = read_space(json.loads(json.dumps(describe(space))))
+    assert again == space
+    if isinstance(space, spaces.Dict):
+        assert list(again.spaces) == list(space.spaces), "a network sees them in this order"
+    if isinstance(space, spaces.Box):
+        assert (again.low.tobytes(), again.high.tobytes()) == (space.low.tobytes(), space.high.tobytes())
 
 
 def test_import_loads_no_torch_and_has_few_names() -> None:

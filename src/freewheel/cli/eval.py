@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import tyro
 
-from freewheel.errors import ConfigError
+from freewheel.config.check import check
+from freewheel.errors import ConfigError, EnvError, FreewheelError
+from freewheel.machine.process import start_forkserver
+from freewheel.machine.signals import interrupt, signals_stop
 from freewheel.machine.threads import limit_threads
 from freewheel.report.progress import number
-from freewheel.store.folder import DEFAULT_ROOT, IDENTITY
+from freewheel.store.folder import DEFAULT_ROOT, IDENTITY, open_run
 
 if TYPE_CHECKING:
     from freewheel.config import Config
+    from freewheel.evaluate import Played
     from freewheel.report.episodes import Episode
     from freewheel.store.checkpoint import Checkpoint
     from freewheel.store.load import Policy
@@ -58,6 +65,12 @@ class EvalArgs(RunArgs):
     episodes: int = 100
     """Number of episodes."""
 
+    max_steps: int | None = None
+    """Cut an episode that has not ended after this many steps, 0 for never; by default the run's eval_max_steps."""
+
+    timeout_s: float | None = None
+    """Time limit in seconds: episodes that are still running are cut; by default the run's eval_timeout_s."""
+
     actions: Literal["run", "greedy", "sampled"] = "run"
     """greedy: the best or most likely action; sampled: from a stochastic policy, as in training; run: as the run's eval_sampled says."""
 
@@ -88,13 +101,32 @@ class Agent:
         }
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> int:
     args = tyro.cli(EvalArgs, prog="freewheel eval", args=list(arguments))
     check_episodes(args.episodes)
-    agents = load_agents(args)
-    if args.actions != "run":
-        is_sampled = args.actions == "sampled"
-        agents = [replace(agent, config=replace(agent.config, eval_sampled=is_sampled)) for agent in agents]
+    given = {"eval_max_steps": args.max_steps, "eval_timeout_s": args.timeout_s}
+    given |= {"eval_sampled": None if args.actions == "run" else args.actions == "sampled"}
+    own: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    agents = [replace(agent, config=replace(agent.config, **own)) for agent in load_agents(args)]
+    for agent in agents:
+        check(agent.config)
+    return until_signal(partial(_evaluate, agents, args))
+
+
+def until_signal(work: Callable[[], None]) -> int:
+    """The exit code of a command that the first Ctrl-C or SIGTERM ends."""
+    with signals_stop(interrupt) as signals:
+        try:
+            work()
+        except KeyboardInterrupt:
+            if signals.received in (None, signal.SIGINT):
+                raise
+            print("terminated", file=sys.stderr)
+            return 128 + signals.received
+    return 0
+
+
+def _evaluate(agents: Sequence[Agent], args: EvalArgs) -> None:
     began_s = time.monotonic()
     played = _play(agents, args)
     seconds = {"seconds": round(time.monotonic() - began_s, 3)}
@@ -102,7 +134,7 @@ def main(arguments: Sequence[str]) -> None:
     for agent, own in zip(agents, played, strict=True):
         found = agent.figures() | {"sampled": agent.config.eval_sampled} | _summary(own)
         figures[agent.name] = found
-        tables.append(f"policy      {agent.name}\n" * (len(agents) > 1) + _table(found | seconds, own))
+        tables.append(f"policy      {agent.name}\n" * (len(agents) > 1) + _table(found | seconds, own.episodes))
     if sys.stderr.isatty() or not args.json:
         print("\n\n".join(tables), file=sys.stderr if args.json else sys.stdout)
     if args.json:
@@ -128,6 +160,9 @@ def load_agent(args: RunArgs) -> Agent:
 def load_agents(args: RunArgs) -> list[Agent]:
     """The agents of a run's policies, in the order of the world's groups."""
     limit_threads(1)  # before torch is imported
+    with suppress(FreewheelError):  # it is no run: loading it says more
+        if open_run(args.run, args.root).config().get("runtime") == "local":
+            start_forkserver()  # it loads what plays while this process loads the same
     from freewheel.store.load import policy_names
 
     return [_load_agent(args, name) for name in policy_names(args.run, args.root)]
@@ -170,24 +205,31 @@ def _check_known(config: Config) -> None:
         ) from error
 
 
-def _play(agents: Sequence[Agent], args: EvalArgs) -> list[list[Episode]]:
+def _play(agents: Sequence[Agent], args: EvalArgs) -> list[Played]:
     """The episodes of each agent."""
-    from freewheel.evaluate import evaluate
+    from freewheel.evaluate import evaluate, what_was_cut
     from freewheel.report.progress import Progress
 
     first = agents[0]
     trained = [replace(agent.policy.trained, config=agent.config) for agent in agents]
     with Progress(args.episodes * len(agents), f"eval {first.env}", args.quiet, unit="episodes") as progress:
         played = evaluate(trained, first.config, first.env, args.episodes, args.seed, progress)
-        progress.close(sum(map(len, played)))
+        progress.close(sum(len(own.episodes) for own in played))
+        if note := what_was_cut(played, first.config, args.episodes):
+            progress.note(note)
+    if not all(own.episodes for own in played):
+        raise EnvError(
+            f"{first.env} took no step within --timeout-s {first.config.eval_timeout_s:g}. Give it more time."
+        )
     return played
 
 
-def _summary(played: Sequence[Episode]) -> dict[str, Any]:
-    returns = np.array([episode.ret for episode in played])
-    lengths = np.array([episode.length for episode in played])
+def _summary(played: Played) -> dict[str, Any]:
+    returns = np.array([episode.ret for episode in played.episodes])
+    lengths = np.array([episode.length for episode in played.episodes])
     return {
-        "episodes": len(played),
+        "episodes": len(played.episodes),
+        "cut": played.num_cut,
         **{f"return_{name}": float(getattr(np, name)(returns)) for name in ("mean", "std", "min", "max", "median")},
         "length_mean": float(lengths.mean()),
     }
@@ -202,6 +244,7 @@ def _table(result: dict[str, Any], played: Sequence[Episode]) -> str:
             f"return      {number(result['return_mean'])} mean, {number(result['return_std'])} std, "
             f"{number(result['return_min'])} min, {number(result['return_median'])} median, {number(result['return_max'])} max",
             f"length      {result['length_mean']:,.1f} mean, {min(lengths):,} min, {max(lengths):,} max",
-            f"episodes    {result['episodes']:,} in {result['seconds']:,.1f} s",
+            f"episodes    {result['episodes']:,} in {result['seconds']:,.1f} s"
+            + f", {result['cut']:,} cut" * bool(result["cut"]),
         ]
     )

@@ -8,17 +8,18 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from freewheel.cli.eval import Agent, RunArgs, check_episodes, load_agent
+from freewheel.cli.eval import Agent, RunArgs, check_episodes, load_agent, until_signal
 from freewheel.errors import ConfigError
-from freewheel.films.film import Film, check_film
+from freewheel.films.film import check_film
 
 if TYPE_CHECKING:
-    from freewheel.films.clips import Take
+    from freewheel.films.clips import Shot
 
 # An env that draws with SDL would look for a display, and pygame would print a line before our JSON.
 HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
@@ -53,71 +54,62 @@ class PlayArgs(RunArgs):
     """Longest side in pixels; by default the env's size, but at most 400 in a GIF."""
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> int:
     args = tyro.cli(PlayArgs, prog="freewheel play", args=list(arguments))
     check_episodes(args.episodes)
     if args.max_steps < 1:
         raise ConfigError(f"--max-steps {args.max_steps} must be at least 1.")
     check_film(args.out or Path("play.gif"), 1.0 if args.fps is None else args.fps, args.size)
+    for name, value in HEADLESS.items():  # before the forkserver starts, whose environment a film's process has
+        os.environ.setdefault(name, value)
     agent = load_agent(args)
+    return until_signal(partial(_play, agent, args))
+
+
+def _play(agent: Agent, args: PlayArgs) -> None:
     out = args.out or (agent.run or Path.cwd()) / "play.gif"
     began_s = time.monotonic()
-    film, fps, takes = _shoot(agent, args, out)
+    shot = _shoot(agent, args, out)
     result = agent.figures() | {
         "file": str(out.absolute()),
         "bytes": out.stat().st_size,
-        "frames": film.num_frames,
-        "fps": fps,
-        "episodes": len(takes),
-        "returns": [take.ret for take in takes],
-        "lengths": [take.length for take in takes],
+        "frames": shot.num_frames,
+        "fps": shot.fps,
+        "episodes": len(shot.takes),
+        "returns": [take.ret for take in shot.takes],
+        "lengths": [take.length for take in shot.takes],
         "seconds": round(time.monotonic() - began_s, 3),
     }
     if sys.stderr.isatty() or not args.json:
-        print(_table(result, film, takes), file=sys.stderr if args.json else sys.stdout)
+        print(_table(result, shot), file=sys.stderr if args.json else sys.stdout)
     if args.json:
         print(json.dumps(result))
 
 
-def _shoot(agent: Agent, args: PlayArgs, out: Path) -> tuple[Film, float, list[Take]]:
+def _shoot(agent: Agent, args: PlayArgs, out: Path) -> Shot:
     from freewheel.algos.make import seed_of
-    from freewheel.evaluate import check_spaces
-    from freewheel.films.clips import fps_of, make_drawn, shoot
+    from freewheel.films.clips import Script, film_apart
     from freewheel.report.progress import Progress
-    from freewheel.worlds.check import close_all
     from freewheel.worlds.seeds import episode_seed, lane_key
 
     # The same episodes as in lane 0 of an evaluation with this seed.
     key = lane_key(seed_of(agent.config, "eval") if args.seed is None else args.seed, 0)
-    for name, value in HEADLESS.items():
-        os.environ.setdefault(name, value)
-    env = make_drawn(agent.env, agent.config.world)
-    try:
-        check_spaces(agent.policy.trained, agent.env, env.observation_space, env.action_space)
-        fps, stack = args.fps or fps_of(env), agent.config.world.stack if args.seen else 0
-        takes: list[Take] = []
-        with (
-            Film(out, fps, args.size, agent.env) as film,
-            Progress(args.episodes * args.max_steps, f"play {agent.env}", args.quiet) as progress,
-        ):
-            for number in range(args.episodes):
-                done = sum(take.length for take in takes)
-                for take in shoot(agent.policy, env, film, episode_seed(key, number), args.max_steps, stack):
-                    progress.update(done + take.length, take.ret)
-                takes.append(take)
-            progress.close(sum(take.length for take in takes))
-        return film, fps, takes
-    finally:
-        close_all(agent.env, [env])
+    seeds = [episode_seed(key, number) for number in range(args.episodes)]
+    stack = agent.config.world.stack if args.seen else 0
+    with Progress(args.episodes * args.max_steps, f"play {agent.env}", args.quiet) as progress:
+        script = Script(out, seeds, args.max_steps, stack, args.fps, args.size)
+        shot = film_apart(agent.policy.trained, agent.config, agent.env, script, progress)
+        progress.close(sum(take.length for take in shot.takes))
+    return shot
 
 
-def _table(result: dict[str, Any], film: Film, takes: Sequence[Take]) -> str:
+def _table(result: dict[str, Any], shot: Shot) -> str:
     lines = [f"agent       {result['algo']} at step {result['step']:,} in {result['env']}, greedy"]
-    for number, take in enumerate(takes, 1):
+    for number, take in enumerate(shot.takes, 1):
         cut = ", cut by --max-steps" if take.is_cut else ""
         lines.append(f"episode {number:<3} return {take.ret:,.1f}, length {take.length:,}{cut}")
-    of = f" of {film.num_shown:,}" if film.num_shown > film.num_frames else ""
-    seconds = film.num_shown / result["fps"]
-    lines.append(f"film        {film.num_frames:,}{of} frames, {seconds:,.1f} s, {result['bytes'] / 1e6:,.2f} MB")
+    of = f" of {shot.num_shown:,}" if shot.num_shown > shot.num_frames else ""
+    seconds = shot.num_shown / shot.fps
+    lines.append(f"film        {shot.num_frames:,}{of} frames, {seconds:,.1f} s, {result['bytes'] / 1e6:,.2f} MB")
     lines.append(f"file        {result['file']}")
     return "\n".join(lines)

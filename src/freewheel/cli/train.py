@@ -15,7 +15,7 @@ from freewheel.config import Config, assemble, find_algo
 from freewheel.config.algos import names as algo_names
 from freewheel.config.assemble import known
 from freewheel.config.check import of_other_algos, value_of
-from freewheel.errors import ConfigError
+from freewheel.errors import ConfigError, FreewheelError
 from freewheel.imports import nearest
 from freewheel.machine.process import start_forkserver
 from freewheel.machine.signals import ends_at_once
@@ -73,7 +73,12 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"--resume {args.resume} continues that run in its own env: leave {env} out.")
     if not env and args.resume is None:
         raise ConfigError("no env was given. Try freewheel train CartPole-v1, module:function, or --resume RUN.")
-    run = train(env or None, resume=args.resume, settings=given, preset=args.preset, is_quiet=args.quiet)
+    try:
+        run = train(env or None, resume=args.resume, settings=given, preset=args.preset, is_quiet=args.quiet)
+    except FreewheelError as error:
+        if error.run is not None:  # what the training was is told, and that something else failed
+            _show(error.run, args.json)
+        raise
     _show(run, args.json)
     return run.exit_code
 
@@ -192,7 +197,8 @@ def _summary(run: Run) -> str:
     ]
     if result.get("eval_return_mean") is not None:
         how = "sampled actions" if result.get("eval_sampled") else "greedy"
-        lines.append(f"evaluation      {shown('eval_return_mean')} ({how})")
+        cut = f"; {shown('eval_cut_episodes')} episodes cut" if result.get("eval_cut_episodes") else ""
+        lines.append(f"evaluation      {shown('eval_return_mean')} ({how}{cut})")
     if result["steps"] < run.config.steps:
         lines.append(f"stopped         go on with: freewheel train --resume {run.folder}")
     return "\n".join(lines)

@@ -17,6 +17,7 @@ from freewheel.errors import ConfigError
 from freewheel.imports import is_import, nearest
 
 WORLD_KINDS = ("auto", "inline", "pool", "vector")
+EVAL_LIMITS = ("eval_max_steps", "eval_timeout_s")
 POOL_ONLY = ("world.workers", "world.threads", "world.min_ready", "world.ready_wait_s")
 
 
@@ -141,7 +142,7 @@ def unused(config: Config) -> dict[str, str]:
         if condition:
             found.update(dict.fromkeys(names, reason))
 
-    add(not config.eval_episodes, "eval_episodes=0 skips the evaluation", "eval_sampled")
+    add(not config.eval_episodes, "eval_episodes=0 skips the evaluation", "eval_sampled", *EVAL_LIMITS)
     add(not config.log.tensorboard, "log.tensorboard is off", "log.clip_every_steps")
     add(learner.lr_schedule == "constant", "learner.lr_schedule=constant", "learner.lr_end")
     add(learner.lr_schedule != "restarts", f"learner.lr_schedule={learner.lr_schedule}", "learner.lr_restart_updates")

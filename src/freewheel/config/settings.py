@@ -255,6 +255,9 @@ class CheckpointConfig:
     replay: bool = False
     """Save the replay buffer too. A resumed sequential run then equals one that was never stopped."""
 
+    spare: str = ""
+    """Folder for the last checkpoint if the run's folder cannot take it; by default the folder for temporary files."""
+
 
 @dataclass(frozen=True)
 class LogConfig:
@@ -303,6 +306,12 @@ class Config:
 
     eval_sampled: bool = False
     """Evaluate with sampled actions, as in training, instead of the most likely ones. Helps in partially observed envs, where the greedy policy can get stuck."""
+
+    eval_max_steps: Natural = 100_000
+    """Cut an evaluation episode that has not ended after this many steps; its return so far counts, and the result says how many were cut. 0 does not cut."""
+
+    eval_timeout_s: AboveZero = 3600.0
+    """Time limit of the evaluation in seconds: episodes that are still running are cut, the rest is not played."""
 
     world: WorldConfig = field(default_factory=WorldConfig)
     net: NetConfig = field(default_factory=NetConfig)

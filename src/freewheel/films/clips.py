@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,22 @@ import gymnasium
 from freewheel.config import Config, WorldConfig
 from freewheel.contracts import Array
 from freewheel.errors import ConfigError, EnvError, FreewheelError
-from freewheel.films.film import Film, check_film
+from freewheel.evaluate import check_spaces, play_apart
+from freewheel.films.film import FFMPEG_S, Film, check_film
 from freewheel.films.frame import view_of
+from freewheel.report.progress import Progress
 from freewheel.report.tensorboard import write_clip
 from freewheel.run.callback import Callback, Moment
+from freewheel.store import disk
 from freewheel.store.folder import open_run
-from freewheel.store.load import Policy, load_policy
+from freewheel.store.load import Policy, Trained, load_policy
 from freewheel.worlds.check import close_all
 from freewheel.worlds.find import named_errors
 from freewheel.worlds.make import AnyEnv, Env, env_name, make_env
 
 SIDE = 320  # of a clip
 FPS = 30.0  # of an env that does not say
+FINISH_S = 2 * FFMPEG_S  # to write the file when all frames are there
 SEED = 0  # of a clip: the same episode each time: only the agent differs
 
 
@@ -42,8 +46,8 @@ def clips_for(config: Config, env: Any) -> list[Callback]:
 class Clips(Callback):
     """Films the beginning of a greedy episode at the first checkpoint after every `every_steps` steps.
 
-    The episode is played in the calling process, up to `max_steps` steps: about a second for a game. An env that cannot be filmed is
-    reported once, and the training goes on without clips.
+    The calling process waits for it, up to `max_steps` steps: about a second for a game. An env that cannot be filmed is reported
+    once, and the training goes on without clips.
     """
 
     def __init__(self, every_steps: int, max_steps: int = 200, env: Any = None) -> None:
@@ -76,19 +80,11 @@ def film_policy(policy: Policy, env: Any = None, max_steps: int = 200) -> tuple[
     """A GIF of the beginning of a greedy episode, and its width and height."""
     from PIL import Image
 
-    given = policy.config.env if env is None else env
-    name = env_name(given)
-    made = make_drawn(given, policy.config.world)
-    try:
-        with tempfile.TemporaryDirectory(prefix="freewheel-clip-") as folder:
-            path = Path(folder, "clip.gif")
-            with Film(path, fps_of(made), SIDE, name) as film:
-                for _ in shoot(policy, made, film, SEED, max_steps, policy.config.world.stack):
-                    pass
-            with Image.open(path) as image:
-                return path.read_bytes(), image.size
-    finally:
-        close_all(name, [made])
+    with tempfile.TemporaryDirectory(prefix="freewheel-clip-") as folder:
+        script = Script(Path(folder, "clip.gif"), [SEED], max_steps, policy.config.world.stack, size=SIDE)
+        film_apart(policy.trained, policy.config, policy.config.env if env is None else env, script)
+        with Image.open(script.out) as image:
+            return script.out.read_bytes(), image.size
 
 
 @dataclass
@@ -98,6 +94,69 @@ class Take:
     ret: float = 0.0
     length: int = 0
     is_cut: bool = False
+
+
+@dataclass(frozen=True)
+class Script:
+    """What to film: an episode for each of `seeds`. With `stack`, so many observations are shown beside a frame, if they are images."""
+
+    out: Path
+    seeds: Sequence[int]
+    max_steps: int
+    stack: int
+    fps: float | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A film that was made: its frames, those that were given to it, and its episodes."""
+
+    num_frames: int
+    num_shown: int
+    fps: float
+    takes: list[Take]
+
+
+def film_apart(trained: Trained, config: Config, env: AnyEnv, script: Script, progress: Progress | None = None) -> Shot:
+    """Films episodes; in the local runtime a process of its own plays them."""
+    shots: list[Shot] = []
+
+    def hear(message: Any = None, limit_s: float = 0.0) -> None:
+        if message is not None and "shot" in message:
+            frames, shown, fps, takes = message["shot"]
+            shots.append(Shot(frames, shown, fps, [Take(*take) for take in takes]))
+        elif message is not None and progress is not None:
+            progress.update(message["done"], message["ret"])
+
+    try:
+        play_apart(config, env, (env, trained.body), hear, _film, trained, env, config.world, script)
+    except EnvError as error:
+        if not shots:
+            raise
+        if progress is not None:  # the film is there: an env that fails to close costs nothing
+            progress.note(f"EnvError: {error}")
+    finally:
+        disk.sweep(script.out.parent.absolute())  # of a process that was killed
+    return shots[0]
+
+
+def _film(trained: Trained, env: AnyEnv, config: WorldConfig, script: Script, tell: Callable[..., None]) -> None:
+    policy, name = Policy(trained), env_name(env)
+    made = make_drawn(env, config)
+    try:
+        check_spaces(trained, name, made.observation_space, made.action_space)
+        fps, takes = script.fps or fps_of(made), list[Take]()
+        with Film(script.out, fps, script.size, name) as film:
+            for seed in script.seeds:
+                done = sum(take.length for take in takes)
+                for take in shoot(policy, made, film, seed, script.max_steps, script.stack):
+                    tell({"done": done + take.length, "ret": take.ret})
+                takes.append(take)
+            tell(limit_s=FINISH_S)
+        tell({"shot": [film.num_frames, film.num_shown, fps, [astuple(take) for take in takes]]})
+    finally:
+        close_all(name, [made])
 
 
 def make_drawn(given: AnyEnv, config: WorldConfig) -> Env:

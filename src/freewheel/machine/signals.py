@@ -52,6 +52,11 @@ def was_interrupted() -> bool:
     return bool(_interrupts)
 
 
+def interrupt() -> None:
+    """For `signals_stop` where nothing has to be kept: the first signal interrupts what runs."""
+    raise KeyboardInterrupt
+
+
 @contextmanager
 def signals_stop(stop: Callable[[], None]) -> Iterator[Signals]:
     """Calls `stop` at the first signal, which interrupts nothing. Has no effect outside the main thread."""

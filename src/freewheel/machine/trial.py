@@ -16,14 +16,15 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Literal, TypeVar
 
+from freewheel.errors import ChildTrace, EnvError, FreewheelError, Trouble
 from freewheel.machine import cache, process
 from freewheel.machine.picklable import without_main
-from freewheel.machine.process import how_it_ended, owner_id, start_forkserver
+from freewheel.machine.process import Guard, how_it_ended, owner_id, start_forkserver
 
 ROUNDS = 5
 # The parent waits this much longer than the child, which shows its stack when its own deadline passes.
@@ -58,11 +59,21 @@ class Measured(Generic[C]):
 
 @dataclass(frozen=True)
 class Report:
-    """What a throwaway process reported before it ended; `failure` is empty if it finished."""
+    """What a throwaway process reported before it ended; `failure` is empty if it finished, `trouble` what it raised."""
 
     told: list[Any]
     failure: str = ""
     exit_code: int | None = None
+    trouble: Trouble | None = field(default=None, repr=False, compare=False)
+
+    def error(self, who: str, when: str) -> FreewheelError:
+        """The failure as an error of the env `who`: its own, or how its process ended."""
+        if self.trouble is None:
+            return EnvError(f"{who}: {self.failure} {when}.")
+        error = self.trouble.error(who, EnvError)
+        if self.trouble.trace:
+            error.__cause__ = ChildTrace(f"in another process\n\n{self.trouble.trace}")
+        return error
 
 
 def interleaved(
@@ -140,38 +151,46 @@ def throwaway(
     start_timeout_s: float = 0.0,
     needs: Sequence[Any] = (),
     method: Literal["forkserver", "spawn"] = "forkserver",
+    hear: Callable[[Any], None] | None = None,
 ) -> Report:
     """Runs `work(*args, tell)` in a process that may hang or die, and always returns.
 
     `tell(value)` reports a value as JSON, `tell()` only shows that the process is alive. A process that is silent for `timeout_s`
-    (at first `start_timeout_s`, if that is longer) prints its stack and is killed with everything it started. `needs` are the
-    arguments that the user's script may define. A process by `spawn` starts slower, with nothing loaded.
+    (at first `start_timeout_s`, if that is longer; after `tell(limit_s=...)` that long) prints its stack and is killed with
+    everything it started. `hear` gets each value when it arrives, instead of the report. `needs` are the arguments that the user's
+    script may define. A process by `spawn` starts slower, with nothing loaded.
     """
     if method == "forkserver":
         start_forkserver()
     context: Any = multiprocessing.get_context(method)
     reader, writer = context.Pipe(duplex=False)
     limits_s = (max(start_timeout_s, timeout_s), timeout_s)
-    child = context.Process(target=_child, args=(work, args, limits_s, owner_id(), writer))
+    child, guard = context.Process(target=_child, args=(work, args, limits_s, owner_id(), writer)), Guard()
     try:
         with reader, without_main(*needs), writer:
             child.start()
             writer.close()
-            return _listen(reader, child, *limits_s)
+            if method == "forkserver":  # what an env starts must not outlive this process either
+                guard.start()
+                guard.add(child.pid)
+            return _listen(reader, child, limits_s[0], hear)
     finally:
         _end(child)
+        guard.close()
 
 
-def _listen(reader: Connection, child: BaseProcess, limit_s: float, timeout_s: float) -> Report:
+def _listen(reader: Connection, child: BaseProcess, limit_s: float, hear: Callable[[Any], None] | None) -> Report:
     told: list[Any] = []
+    hear = hear or told.append
     try:
         while reader.poll(limit_s + GRACE_S):
             message = json.loads(reader.recv_bytes())
-            if "failure" in message:
-                return Report(told, message["failure"])
+            if "trouble" in message:
+                trouble = Trouble(**message["trouble"]) if message["trouble"] else None
+                return Report(told, f"{trouble.kind}: {trouble.text}" if trouble else "", trouble=trouble)
             if message["told"] is not None:
-                told.append(message["told"])
-            limit_s = timeout_s
+                hear(message["told"])
+            limit_s = message["limit_s"]
     except EOFError:
         child.join(GRACE_S)
         return Report(told, f"its process {how_it_ended(child.exitcode)}", child.exitcode)
@@ -192,16 +211,16 @@ def _child(work: Work, args: Sequence[Any], limits_s: tuple[float, float], owner
     process.begin_role(owner)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected here
 
-    def tell(value: Any = None) -> None:
+    def tell(value: Any = None, limit_s: float = limits_s[1]) -> None:
         # Shows the stack even while C code holds the interpreter.
-        faulthandler.dump_traceback_later(limits_s[1])
-        writer.send_bytes(json.dumps({"told": value}).encode())
+        faulthandler.dump_traceback_later(limit_s)
+        writer.send_bytes(json.dumps({"told": value, "limit_s": limit_s}).encode())
 
     faulthandler.dump_traceback_later(limits_s[0])
-    failure = ""
+    trouble = None
     try:
         work(*args, tell)
     except Exception as error:  # the caller decides what it means
-        failure = f"{type(error).__name__}: {error}"
+        trouble = vars(Trouble.of(error))
     faulthandler.cancel_dump_traceback_later()
-    writer.send_bytes(json.dumps({"failure": failure}).encode())
+    writer.send_bytes(json.dumps({"trouble": trouble}).encode())

@@ -120,6 +120,15 @@ class Episodes:
         """Steps of the lane's running episode."""
         return int(self._lengths[lane])
 
+    def running(self, lanes: Array, least: int = 1) -> Array:
+        """Those of the lanes whose running episode has at least so many steps."""
+        return lanes[self._lengths[lanes] >= least]
+
+    def cut(self, lanes: Array, step: int = 0) -> list[Episode]:
+        """The running episodes of these lanes, as if they ended here."""
+        rows = zip(lanes.tolist(), self._returns[lanes].tolist(), self._lengths[lanes].tolist(), strict=True)
+        return [Episode(lane, ret, length, step) for lane, ret, length in rows]
+
     def state(self) -> dict[str, Any]:
         """For a checkpoint: JSON keeps these floats exactly."""
         return {"returns": self._returns.tolist(), "lengths": self._lengths.tolist(), **self.window.state()}

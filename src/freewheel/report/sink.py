@@ -48,13 +48,14 @@ class Log(Protocol):
 class Sink:
     """Hands records to logs in batches of 100 rows or of one second, whichever comes first.
 
-    `metrics` and `episodes` never block: if the logs cannot keep up, records are dropped and counted. `close` writes all
-    accepted records, also when the interpreter ends by an exception.
+    `metrics` and `episodes` never block: if the logs cannot keep up, records are dropped and counted; so are those that a log which
+    failed does not get. `close` writes all accepted records, also when the interpreter ends by an exception.
     """
 
     def __init__(self, logs: Sequence[Log], most_waiting: int = MOST_WAITING) -> None:
-        self.num_dropped = 0
+        self._num_late = 0
         self._logs = list(logs)
+        self._missed: dict[str, int] = {}  # by logs that failed
         self._most_waiting = most_waiting
         self._waiting: deque[Record] = deque()
         self._is_closing = False
@@ -71,6 +72,10 @@ class Sink:
     def episodes(self, episodes: Sequence[Episode]) -> None:
         self._put(episodes)
 
+    @property
+    def num_dropped(self) -> int:
+        return self._num_late + sum(self._missed.values())
+
     def close(self, timeout_s: float = 30.0) -> None:
         """Writes the waiting records and ends the thread; safe to call twice."""
         with self._changed:
@@ -82,8 +87,10 @@ class Sink:
         atexit.unregister(self.close)
         if self._thread.is_alive():
             say(f"the logs did not finish within {timeout_s:g} s; {len(self._waiting):,} rows were not written.")
-        if self.num_dropped:
-            say(f"dropped {self.num_dropped:,} rows: the logs could not keep up. Log less often, or to a faster disk.")
+        if self._num_late:
+            say(f"dropped {self._num_late:,} rows: the logs could not keep up. Log less often, or to a faster disk.")
+        for name, count in self._missed.items():
+            say(f"{name} misses {count:,} records.")
 
     def __enter__(self) -> Sink:
         return self
@@ -96,7 +103,7 @@ class Sink:
         with self._changed:
             for row in rows:
                 if self._is_closing or len(self._waiting) >= self._most_waiting:
-                    self.num_dropped += 1
+                    self._num_late += 1
                     continue
                 self._waiting.append(Record(now, row))
                 # The thread waits for these two counts; waking it for every row would slow training down.
@@ -115,6 +122,8 @@ class Sink:
                 is_last = self._is_closing
             if records:
                 self._each("write", records)
+                for name in self._missed:
+                    self._missed[name] += len(records)
             if is_last:
                 self._each("close")
                 return
@@ -125,6 +134,7 @@ class Sink:
                 getattr(log, method)(*given)
             except Exception as error:
                 self._logs.remove(log)
+                self._missed[log.name] = 0
                 with suppress(Exception):  # the first error is the one to report
                     log.close()
                 why = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)

@@ -1,8 +1,11 @@
-"""TensorBoard event files. The sink's thread imports the library, because that takes seconds."""
+"""TensorBoard event files. The sink's thread imports the library, because that takes a second."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +14,37 @@ from typing import Any
 from freewheel.config.assemble import flat
 from freewheel.report.episodes import Episode
 from freewheel.report.sink import Record
+
+_numbers = itertools.count()
+
+
+class EventFile:
+    """A new event file. The library's own writer has a thread, in which an error is an error of nobody."""
+
+    def __init__(self, folder: Path, suffix: str = "") -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2  # type: ignore[import-untyped]
+        from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
+
+        self.events, self.summaries = event_pb2, summary_pb2
+        folder.mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads files of the same second in the order of their names.
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):06d}"
+        self._file = open(folder / (name + suffix), "xb")  # noqa: SIM115 - it stays open until close
+        self._records = RecordWriter(self._file)
+        self.add(time.time(), file_version="brain.Event:2")
+
+    def add(self, time_s: float, **parts: Any) -> None:
+        self._records.write(self.events.Event(wall_time=time_s, **parts).SerializeToString())
+
+    def value(self, time_s: float, step: int, tag: str, **value: Any) -> None:
+        summary = self.summaries.Summary(value=[self.summaries.Summary.Value(tag=tag, **value)])
+        self.add(time_s, step=step, summary=summary)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class TensorBoardLog:
@@ -25,46 +59,54 @@ class TensorBoardLog:
         self._folder = folder
         self._config = dict(config or {})
         self._resumed_at = resumed_at
-        self._writer: Any = None
+        self._file: EventFile | None = None
 
     def open(self) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        # It has its own queue and thread, which flushes every few seconds.
-        self._writer = SummaryWriter(str(self._folder), purge_step=self._resumed_at, flush_secs=10)
+        file = self._file = EventFile(self._folder)
+        if self._resumed_at is not None:
+            start = file.events.SessionLog(status=file.events.SessionLog.START)
+            file.add(time.time(), step=self._resumed_at, session_log=start)
         if self._config:
-            self._writer.add_text("config", _as_table(self._config), global_step=self._resumed_at or 0)
+            _write_text(file, "config", self._resumed_at or 0, _as_table(self._config))
+        file.flush()
 
     def write(self, records: Sequence[Record]) -> None:
+        assert self._file is not None
+        value = self._file.value
         for record in records:
             row, time_s = record.row, record.time_s
             if isinstance(row, Episode):
                 prefix = f"{row.policy}/" if row.policy else ""
-                self._writer.add_scalar(f"{prefix}episode/return", row.ret, row.step, walltime=time_s)
-                self._writer.add_scalar(f"{prefix}episode/length", row.length, row.step, walltime=time_s)
+                value(time_s, row.step, f"{prefix}episode/return", simple_value=row.ret)
+                value(time_s, row.step, f"{prefix}episode/length", simple_value=row.length)
                 continue
-            for name, value in row.values.items():
-                self._writer.add_scalar(name, value, row.step, walltime=time_s)
+            for name, number in row.values.items():
+                value(time_s, row.step, name, simple_value=number)
+        self._file.flush()
 
     def close(self) -> None:
-        if self._writer is not None:
-            writer, self._writer = self._writer, None
-            writer.close()
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
 
 
 def write_clip(folder: Path, name: str, step: int, gif: bytes, sides: tuple[int, int]) -> None:
     """Writes a film as an image of the run, in its own event file. `sides` are its width and height."""
-    from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
-    from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter  # type: ignore[import-untyped]
-
-    image = Summary.Image(width=sides[0], height=sides[1], colorspace=3, encoded_image_string=gif)
-    summary = Summary(value=[Summary.Value(tag=name, image=image)])
-    writer = EventFileWriter(str(folder), filename_suffix=f".{name}.{step}")
+    file = EventFile(folder, f".{name}.{step}")
     try:
-        writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+        image = file.summaries.Summary.Image(width=sides[0], height=sides[1], colorspace=3, encoded_image_string=gif)
+        file.value(time.time(), step, name, image=image)
     finally:
-        writer.close()
+        file.close()
+
+
+def _write_text(file: EventFile, tag: str, step: int, text: str) -> None:
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto  # type: ignore[import-untyped]
+    from tensorboard.compat.proto.types_pb2 import DT_STRING  # type: ignore[import-untyped]
+
+    metadata = file.summaries.SummaryMetadata(plugin_data={"plugin_name": "text"})
+    tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()], tensor_shape={"dim": [{"size": 1}]})
+    file.value(time.time(), step, f"{tag}/text_summary", metadata=metadata, tensor=tensor)
 
 
 def _as_table(config: Mapping[str, Any]) -> str:

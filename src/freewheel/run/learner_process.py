@@ -42,7 +42,8 @@ class LearnerProcess:
         self.learner = build_learner(plan, policy, self.page)
         self.learner.memory.is_hurried = self._is_hurried
         self.counts = plan.counts.of(policy.index)
-        self.saver = Saver(policy.checkpoints(plan), plan.config.checkpoint.keep)
+        own = plan.config.checkpoint
+        self.saver = Saver(policy.checkpoints(plan), own.keep, plan.folder, own.spare)
         self.episodes: dict[str, Any] = {}
         self.workers = WorkerControl(self.learner, policy.workers, channel, self._may_wait, plan.config.local.stall_s)
         # With compile=on the first update waits until the supervisor's compiler is done.
@@ -58,15 +59,15 @@ class LearnerProcess:
             self.page.enter(CHECKPOINT)
             files = self._last_files()
             if files and self._is_hurried():
-                self._save_now()  # first: there may be no time to write a large replay
-            self._save_now(files)
+                self._save_last()  # first: there may be no time to write a large replay
+            self._save_last(files)
             self.page.enter(STOP)
         except RoleLost:
             raise  # another process may use the run's folder by now
         except (Exception, SystemExit):
             # Keeps what was learned: an update that is not finite was not applied.
-            if self.saver.newest_step < self.plan.counts.steps:
-                self._save_now()
+            if self.saver.saved_step < self.plan.counts.steps:
+                self._save_last()
             raise
         finally:
             self.learner.close()
@@ -126,7 +127,7 @@ class LearnerProcess:
         try:
             checkpoint = load_newest(find_folder(self.plan.checkpoints, self.policy.name))
             state.restore_learner(self.policy, self.learner, checkpoint)
-            self.saver.newest_step = checkpoint.step
+            self.saver.newest_step = self.saver.saved_step = checkpoint.step
             notes = [*checkpoint.warnings, f"{who} continues from {checkpoint.path.name}."]
         except CheckpointError as error:
             notes = [f"{who} begins with new weights: {error}"]
@@ -171,9 +172,9 @@ class LearnerProcess:
             return {}
         return {memory.file: self.policy.lanes.save}
 
-    def _save_now(self, files: Mapping[str, WriteFile] | None = None) -> None:
+    def _save_last(self, files: Mapping[str, WriteFile] | None = None) -> None:
         self._read_commands()
-        self.saver.save(*self._gathered(), dict(files or {}))
+        self.saver.save_last(*self._gathered(), files or {})
         self._tell_saved()
 
     def _read_commands(self) -> None:

@@ -43,6 +43,8 @@ class Local:
         self._metrics_of: list[dict[str, float]] = [{} for _ in plan.policies]
         self._warmup_s = 0.0
         self._error: BaseException | None = None
+        self.unsaved: list[str] = []  # why last checkpoints are not in the run's folder, and where they are
+        self._unsaved: dict[str, str] = {}  # by learner
         self.account: Account | None = None
 
     def close(self) -> None:
@@ -86,6 +88,7 @@ class Local:
             self.account = self._add_up()
         finally:
             supervisor.close()
+            self.unsaved = list(self._unsaved.values())
             # After roles that were killed while they saved or compiled.
             with contextlib.suppress(OSError):
                 disk.sweep(package.folder())
@@ -97,6 +100,7 @@ class Local:
             raise self._error
         if supervisor.failed is not None:
             raise supervisor.failed
+        self.unsaved = self.unsaved or self._not_saved()
 
     def _watch(self) -> None:
         """Watches the roles until the last one has ended."""
@@ -115,13 +119,24 @@ class Local:
                 one.decide()
         self._look()
 
+    def _not_saved(self) -> list[str]:
+        """Policies without a checkpoint of the last step, whose learner could not say why: it was killed when it saved for too long."""
+        step = self.plan.counts.steps
+        folders = [policy.checkpoints(self.plan) for policy in self.plan.policies]
+        return [
+            f"{folder} has no checkpoint of step {step:,}, the last: the learner did not finish it. freewheel train --resume "
+            f"{self.plan.folder} goes on from an earlier one."
+            for folder in folders
+            if not (folder / f"step-{step:09d}").exists()
+        ]
+
     def trained(self) -> list[Trained]:
         """The policies with the last published weights."""
         found = []
         for policy in self.plan.policies:
             acting = Acting(policy, policy.seed, range(1))
             acting.weights.fetch()
-            found.append(Trained(acting.algo, acting.net, policy.config))
+            found.append(Trained(acting.algo, acting.net, policy.config, policy.body))
         return found
 
     def metrics(self) -> list[dict[str, float]]:
@@ -133,7 +148,10 @@ class Local:
             self._finish([(int(index), Episode(*row)) for index, *row in message["episodes"]])
         if "note" in message:
             self._reporter.note(message["note"])
+        if "unsaved" in message:
+            self._unsaved[role.name] = message["unsaved"]
         if "saved" in message:
+            self._unsaved.pop(role.name, None)  # of an earlier life
             self._guarded(self._reporter.call, "on_checkpoint", Path(message["saved"]))
         if role.policy is None:  # an actor
             return

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from freewheel.config import Config
-from freewheel.errors import CheckpointError, ConfigError
-from freewheel.evaluate import evaluate, mean_return
+from freewheel.errors import CheckpointError, ConfigError, FreewheelError
+from freewheel.evaluate import evaluate, what_was_cut
 from freewheel.imports import find_name
-from freewheel.machine.signals import Signals
+from freewheel.machine.signals import Signals, interrupt, signals_stop
 from freewheel.report.csvlog import EpisodesCsv, MetricsCsv
 from freewheel.report.progress import Progress
 from freewheel.report.sink import Log
@@ -61,19 +61,52 @@ def _own_log(name: str, folder: RunFolder, config: Config) -> Log:
     return log
 
 
-def write_status(
-    folder: RunFolder, progress: Progress, runtime: Runtime, status: str, result: dict[str, Any] | None = None
-) -> None:
-    """Writes status and result. A full disk is reported, and does not end the training."""
-    moment = runtime.moment
-    if status == "finished":
-        _tell_untrained(progress, runtime)
-    try:
-        folder.write_status(status, steps=moment.step, return_mean=moment.return_mean, **_by_policy(runtime))
-        if result is not None:
-            folder.write_result(result)
-    except CheckpointError as error:
-        progress.note(f"CheckpointError: {error}")
+class Outcome:
+    """Writes what a run leaves into its folder. A full disk is reported once, and does not end the training."""
+
+    def __init__(self, folder: RunFolder, progress: Progress, runtime: Runtime) -> None:
+        self.folder, self.progress, self.runtime = folder, progress, runtime
+        self._has_failed = False
+
+    def write(self, status: str) -> None:
+        moment = self.runtime.moment
+        figures = {"steps": moment.step, "return_mean": moment.return_mean, **_by_policy(self.runtime)}
+        try:
+            self.folder.write_status(status, **figures)
+        except CheckpointError as error:
+            if not self._has_failed:
+                self.progress.note(f"CheckpointError: {error}")
+            self._has_failed = True
+
+    def fail(self) -> None:
+        """Training ended with an error."""
+        for text in self.runtime.unsaved:
+            self.progress.note(f"CheckpointError: {text}")
+        self.write("failed")
+
+    def finish(self, setup: Setup, signals: Signals, is_quiet: bool) -> tuple[dict[str, Any], BaseException | None]:
+        """Training is complete: evaluates its policies and writes the result. Also returns the error that the run ends with, if any."""
+        runtime, result = self.runtime, result_of(self.folder, setup, self.runtime)
+        errors: list[BaseException] = [CheckpointError(text) for text in runtime.unsaved]
+        try:
+            add_evaluation(runtime, result, setup.env, is_quiet, signals)
+        except (Exception, SystemExit) as error:
+            again = f"Training is complete; freewheel eval {self.folder.path} plays the evaluation again."
+            if isinstance(error, FreewheelError):
+                error.args = (f"{error} {again}",)
+            errors.append(error)
+        is_finished = runtime.moment.step >= runtime.config.steps
+        if is_finished:
+            _tell_untrained(self.progress, runtime)
+        self.write("unsaved" if runtime.unsaved else "finished" if is_finished else "stopped")
+        try:
+            self.folder.write_result(result)
+        except CheckpointError as error:
+            errors.append(error)
+        # After a signal the exit code is the signal's.
+        for told in errors if signals.received is not None else errors[1:]:
+            self.progress.note(f"{type(told).__name__}: {told}")
+        return result, errors[0] if errors and signals.received is None else None
 
 
 def _tell_untrained(progress: Progress, runtime: Runtime) -> None:
@@ -122,6 +155,7 @@ def result_of(folder: RunFolder, setup: Setup, runtime: Runtime) -> dict[str, An
         "ratio": round(runtime.paces[0].achieved(), 4),
         "return_mean": moment.return_mean,
         "eval_return_mean": None,
+        "eval_cut_episodes": 0,
         "eval_sampled": config.eval_sampled,
         "account": account.to_dict() if account else None,
         **_by_policy(runtime),
@@ -131,19 +165,25 @@ def result_of(folder: RunFolder, setup: Setup, runtime: Runtime) -> dict[str, An
 def add_evaluation(runtime: Runtime, result: dict[str, Any], env: Any, is_quiet: bool, signals: Signals) -> None:
     """Adds each policy's mean return in the evaluation to the result, unless there is nothing to play or a signal ends it."""
     trained, config = runtime.trained(), runtime.config
-    if not config.eval_episodes:
+    if not config.eval_episodes or signals.received is not None:
         return
-    with Progress(config.eval_episodes * len(trained), "evaluation", is_quiet, unit="episodes") as progress:
+    with (
+        signals_stop(interrupt) as own_signals,
+        Progress(config.eval_episodes * len(trained), "evaluation", is_quiet, unit="episodes") as progress,
+    ):
         if not can_evaluate(env):
             progress.note(f"No evaluation: {NO_EVALUATION}")
             return
-        played = evaluate(
-            trained, config, env, config.eval_episodes, None, progress, lambda: signals.received is not None
-        )
-        if signals.received is not None:
+        try:
+            played = evaluate(trained, config, env, config.eval_episodes, None, progress)
+        except KeyboardInterrupt:
+            if own_signals.received is None:
+                raise
+            signals.received = own_signals.received
             return
-        progress.close(sum(map(len, played)))
-    means = [mean_return(own) for own in played]
-    result["eval_return_mean"] = means[0]
-    for name, mean in zip(result.get("policies", ()), means, strict=False):
-        result["policies"][name]["eval_return_mean"] = mean
+        progress.close(sum(len(own.episodes) for own in played))
+        if note := what_was_cut(played, config, config.eval_episodes):
+            progress.note(note)
+    result["eval_return_mean"], result["eval_cut_episodes"] = played[0].mean, sum(own.num_cut for own in played)
+    for name, own in zip(result.get("policies", ()), played, strict=False):
+        result["policies"][name]["eval_return_mean"] = own.mean

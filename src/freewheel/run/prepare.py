@@ -10,7 +10,7 @@ from typing import Any
 
 from freewheel.config import Config, assemble, find_algo, from_dict
 from freewheel.config.assemble import known
-from freewheel.config.check import POOL_ONLY, refuse_sequential, refuse_unused, unused
+from freewheel.config.check import EVAL_LIMITS, POOL_ONLY, refuse_sequential, refuse_unused, unused
 from freewheel.errors import ConfigError, about
 from freewheel.imports import find_name
 from freewheel.machine.cores import num_cores
@@ -28,6 +28,7 @@ MAY_CHANGE = (
     "steps",
     "eval_episodes",
     "eval_sampled",
+    *EVAL_LIMITS,
     "checkpoint.",
     "log.",
     "local.",
@@ -40,7 +41,17 @@ MAY_CHANGE = (
     "explore.override",
 )
 # Settings that several policies share.
-OF_THE_RUN: tuple[str, ...] = ("env", "steps", "seed", "runtime", "world.", "log.", "checkpoint.", "eval_episodes")
+OF_THE_RUN: tuple[str, ...] = (
+    "env",
+    "steps",
+    "seed",
+    "runtime",
+    "world.",
+    "log.",
+    "checkpoint.",
+    "eval_episodes",
+    *EVAL_LIMITS,
+)
 OF_THE_RUN += tuple(f"local.{name}" for name in ("actors", "pin", "profile", "restarts", "stall_s", "step_timeout_s"))
 NO_EVALUATION = "a VectorEnv object cannot be evaluated, because training is in the middle of its episodes. Give the env's id or a function that makes it."
 SINK_HINT = "Name a function or class that takes (folder, config) and returns a log."
@@ -199,7 +210,7 @@ def refuse_without_effect(plan: Plan, setup: Setup) -> None:
             f"log.clip_every_steps was given, but has no effect: {env_name(env)} is an env object that training uses, "
             "and a clip needs its own env. Give a function that makes one, or leave the setting out."
         )
-    for name in ("eval_episodes", "eval_sampled"):
+    for name in ("eval_episodes", "eval_sampled", *EVAL_LIMITS):
         if given.get(name) and not can_evaluate(env):
             raise ConfigError(f"{name}={given[name]} was given, but {NO_EVALUATION}")
 

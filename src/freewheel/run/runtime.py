@@ -25,7 +25,7 @@ from freewheel.run.plan import Plan, PolicyPlan, Setup, make_plan
 from freewheel.run.prepare import refuse_pool, refuse_without_effect
 from freewheel.run.sequential import Sequential
 from freewheel.run.worker_control import make_workers
-from freewheel.worlds.choose import choose_apart
+from freewheel.worlds.choose import choose_apart, groups_apart
 from freewheel.worlds.make import make_world
 from freewheel.worlds.world import Group, World
 
@@ -67,12 +67,13 @@ def plan_local(setup: Setup) -> Plan:
     """Shared memory and everything that the roles need. Refuses what cannot work before any process starts."""
     pick_device(setup.config.learner.device)
     pick_device(setup.config.local.act_device, "local.act_device")
-    plan = make_plan(setup, _groups(setup))
+    groups = _groups(setup)
+    plan = make_plan(setup, groups)
     refuse_without_effect(plan, setup)
     settled, reason = settled_world(setup)
     if settled.config != setup.config:
         del plan  # frees its shared memory before the next plan takes some
-        plan = make_plan(settled, _groups(settled))
+        plan = make_plan(settled, groups)
     plan.notes += [reason] if reason else []
     refuse_pool(plan, setup.given)
     for policy in plan.policies:
@@ -95,10 +96,9 @@ def _groups(setup: Setup) -> list[Group]:
     config = setup.config
     lanes = setup.layout.lanes_per_actor[0] if config.world.kind == "vector" else 1
     kind: Any = "inline" if config.world.kind == "pool" else config.world.kind
-    world = make_world(setup.env, replace(config.world, lanes=lanes, kind=kind), seed_of(config, "probe"))
-    world.close()
+    groups = groups_apart(setup.env, replace(config.world, lanes=lanes, kind=kind), seed_of(config, "probe"))
     share = config.world.lanes / lanes
-    return [replace(group, num_lanes=round(group.num_lanes * share)) for group in world.groups]
+    return [replace(group, num_lanes=round(group.num_lanes * share)) for group in groups]
 
 
 def _settle(plan: Plan, policy: PolicyPlan) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from freewheel.errors import CheckpointError, FreewheelError, about
+from freewheel.errors import FreewheelError, about
 from freewheel.machine.fault_points import arm
 from freewheel.report.account import Account, RoleTime, account
 from freewheel.report.phases import ACTS, LEARNS, PHASES
@@ -19,6 +20,7 @@ from freewheel.run.plan import SUPERVISOR, Plan
 from freewheel.run.reporter import Reporter, policy_metrics, run_metrics
 from freewheel.store.checkpoint import Checkpoint
 from freewheel.store.load import Trained
+from freewheel.store.saver import Saver
 from freewheel.worlds.pool import PoolWorld
 from freewheel.worlds.world import World
 
@@ -41,6 +43,7 @@ class Sequential:
         self.paces = [learner.pace for learner in self.learners]
         self.windows = [group.episodes.window for group in self.actor.groups]
         self.account: Account | None = None
+        self.unsaved: list[str] = []  # why the last checkpoint is not in the run's folder, and where it is
         self._usage = Usage()
 
     def close(self) -> None:
@@ -54,7 +57,8 @@ class Sequential:
         self._started, self._cpu_before_s = time.monotonic(), time.process_time()
         self._began = self._started - self.moment.seconds
         self._page.start(START)
-        self._saved_at = self.moment.step
+        own = self.config.checkpoint
+        self._saver = Saver(self.plan.checkpoints, own.keep, self.plan.folder, own.spare, self.moment.step)
 
     def resume(self, checkpoint: Checkpoint) -> str | None:
         """Restores a checkpoint. Returns what could not be restored exactly."""
@@ -67,22 +71,13 @@ class Sequential:
         try:
             while moment.step < self.config.steps and not moment.is_stopping:
                 self._turn()
-                if every and moment.step // every > self._saved_at // every:
-                    self.save()
+                if every and moment.step // every > self._saver.newest_step // every:
+                    self._save(self._saver.save)
         except (Exception, SystemExit):
-            if moment.step > self._saved_at:
-                self.save()  # keeps what was learned
+            self._save_last()  # keeps what was learned
             raise
-        if moment.step > self._saved_at:
-            self._write()
+        self._save_last()
         self._add_up()
-
-    def save(self) -> None:
-        """Reports a checkpoint that cannot be written; the run continues, and earlier checkpoints are kept."""
-        try:
-            self._write()
-        except CheckpointError as error:
-            self._reporter.note(f"CheckpointError: {error}")
 
     def trained(self) -> list[Trained]:
         """The policies with their current weights."""
@@ -159,12 +154,23 @@ class Sequential:
             found |= policy_metrics(policy, learner.pace, *own)
         return found
 
-    def _write(self) -> None:
+    def _save_last(self) -> None:
+        if self.moment.step > self._saver.saved_step:
+            self._save(self._saver.save_last)
+
+    def _save(self, save: Callable[..., None]) -> None:
+        """A checkpoint that cannot be written is reported; the run continues, and earlier checkpoints are kept."""
         moment = self.moment
         self._page.enter(CHECKPOINT)
-        self._saved_at = moment.step
-        path: Path = state.write(self.plan, self.learners, self.actor, moment.step, moment.seconds)
-        self._reporter.call("on_checkpoint", path)
+        tensors, found = state.gather(self.plan, self.learners, self.actor, moment.step, moment.seconds)
+        save(moment.step, tensors, found, state.files_of(self.plan, self.learners))
+        for message in self._saver.finished():
+            if "saved" in message:
+                self._reporter.call("on_checkpoint", Path(message["saved"]))
+            elif "note" in message:
+                self._reporter.note(message["note"])
+            else:
+                self.unsaved.append(message["unsaved"])
 
     def _add_up(self) -> None:
         self._page.enter(STOP)

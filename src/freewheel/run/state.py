@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,21 +14,19 @@ from freewheel.errors import CheckpointError
 from freewheel.learners.learner import Learner
 from freewheel.run.plan import Plan, PolicyPlan
 from freewheel.spec import describe
-from freewheel.store.checkpoint import Checkpoint, save
+from freewheel.store.checkpoint import Checkpoint, WriteFile
 from freewheel.store.load import part_of, restore_weights, under
 
 NO_FIT = (KeyError, TypeError, ValueError, RuntimeError)  # what a checkpoint of another run leads to
 
 
-def write(plan: Plan, learners: Sequence[Learner], actor: Actor, steps: int, seconds: float) -> Path:
-    """Saves a checkpoint between two turns."""
-    tensors, state = gather(plan, learners, actor, steps, seconds)
-    files = {
+def files_of(plan: Plan, learners: Sequence[Learner]) -> dict[str, WriteFile]:
+    """What a checkpoint between two turns has besides tensors and state: the rows."""
+    return {
         file_of(policy, learner.memory.file): policy.lanes.save
         for policy, learner in zip(plan.policies, learners, strict=True)
         if learner.memory.is_always_saved or policy.config.checkpoint.replay
     }
-    return save(plan.checkpoints, steps, tensors, state, files, keep=plan.config.checkpoint.keep)
 
 
 def file_of(policy: PolicyPlan, name: str) -> str:

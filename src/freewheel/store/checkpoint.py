@@ -243,7 +243,7 @@ def _why_not_saved(final: Path, error: OSError | CheckpointError) -> str:
         free = ""
     return (
         f"checkpoint {final} could not be saved: {why}. The older checkpoints are untouched. "
-        f"Make room or allow writing there{free}; the next save tries again."
+        f"Make room or allow writing there{free}."
     )
 
 

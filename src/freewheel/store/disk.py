@@ -5,6 +5,7 @@ Reading refuses links, pipes, devices and folders, and limits bytes and values b
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -77,6 +78,19 @@ def replace(path: Path, data: bytes, is_durable: bool = True) -> None:
         raise
     if is_durable:
         sync_folder(path.parent)
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Writes over a small text in place, with spaces at the end of a shorter one: a full disk and a folder that is closed to new
+    files still take that.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        data = data.ljust(os.fstat(fd).st_size)
+        if os.pwrite(fd, data, 0) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(fd)
 
 
 def sync_folder(path: Path) -> None:

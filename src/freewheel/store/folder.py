@@ -16,6 +16,8 @@ import itertools
 import json
 import os
 import re
+import stat
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -67,10 +69,19 @@ class RunFolder:
         return found
 
     def write_status(self, status: str, **figures: Any) -> None:
-        """`status` is `running`, `finished`, `stopped` or `failed`; `figures` are numbers such as steps=..."""
-        # Not durable: it is written often, and little is lost with it.
+        """`status` is `running`, `finished`, `stopped`, `failed` or `unsaved`; `figures` are numbers such as steps=..."""
         value = {"status": status, "updated_s": time.time(), **figures}
-        _write_object(self.path / STATUS, value, is_durable=False)
+        try:
+            # Not durable: it is written often, and little is lost with it.
+            _write_object(self.path / STATUS, value, is_durable=False)
+        except CheckpointError:
+            try:
+                disk.overwrite(self.path / STATUS, _text(value))
+            except OSError:
+                pass
+            else:
+                return
+            raise
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         _write_object(self.path / RESULT, result)
@@ -158,6 +169,26 @@ def new_run(root: Path, env: str, algo: str, seed: int, config: Mapping[str, Any
             f"no run folder can be made in {root.absolute()}: {error.strerror or error}. Choose another place for runs."
         ) from error
     return RunFolder(path, env, algo, seed, started_s)
+
+
+def spare_run(run: Path, place: str = "") -> Path:
+    """A private copy of a run without its checkpoints and logs, in the folder `place`, by default the one for temporary files."""
+    parent = Path(place or tempfile.gettempdir())
+    path = parent.absolute() / f"freewheel-{run.name}"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        status = os.lstat(path)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            path = Path(
+                tempfile.mkdtemp(prefix=f"{path.name}-", dir=parent)
+            )  # another user may have made the other one
+        for name in (IDENTITY, CONFIG):
+            disk.replace(path / name, (run / name).read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be made: {error.strerror or error}.") from error
+    return path
 
 
 def open_run(path_or_name: str | Path, root: Path = DEFAULT_ROOT) -> RunFolder:

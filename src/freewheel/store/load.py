@@ -25,16 +25,28 @@ from freewheel.store.folder import DEFAULT_ROOT, open_run
 
 @dataclass
 class Trained:
-    """An algorithm with its trained network."""
+    """An algorithm with its trained network; `body` is the network that the user gave as an object, if any."""
 
     algo: Any
     net: nn.Module
     config: Config
+    body: Any = None
+
+    def __reduce__(self) -> Any:
+        """It goes to another process as settings and weights: networks and losses may hold what cannot."""
+        weights = Flat(self.net).vector(self.net).cpu().numpy()
+        return _made_again, (self.config, self.algo.spaces, self.body, weights)
 
     def acting(self, num_lanes: int, seed: int) -> Acting:
         """The policy for `num_lanes` lanes."""
         made: Acting = self.algo.policy(self.net, lambda stream: seed, range(num_lanes), num_lanes)
         return made
+
+
+def _made_again(config: Config, spaces: Spaces, body: Any, weights: Array) -> Trained:
+    algo = make_algo(config, spaces, body=body)
+    net = Flat(algo.net).bind(algo.net, torch.from_numpy(weights)).eval().requires_grad_(False)
+    return Trained(algo, net, config, body)
 
 
 class Policy:
@@ -134,7 +146,7 @@ def policy_of(checkpoint: Checkpoint, body: Any = None, name: str = "") -> Polic
     weights = flat.vector(algo.net)
     own = {f"net.{name}": view for name, view in flat.views(weights).items()}
     restore_weights(own, tensors, checkpoint.path)
-    return Policy(Trained(algo, flat.bind(algo.net, weights).eval().requires_grad_(False), config))
+    return Policy(Trained(algo, flat.bind(algo.net, weights).eval().requires_grad_(False), config, body))
 
 
 def part_of(checkpoint: Checkpoint, name: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

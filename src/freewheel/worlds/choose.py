@@ -1,4 +1,6 @@
-"""Measures an env and its own vector env, from which `machine/world_kind.py` chooses the world."""
+"""Looks at an env in a throwaway process: its spaces, and what it and its own vector env cost, from which `machine/world_kind.py`
+chooses the world.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,13 @@ from freewheel.errors import FreewheelError
 from freewheel.machine import world_kind
 from freewheel.machine.cores import num_cores
 from freewheel.machine.trial import Choice, throwaway
+from freewheel.spec import RowSpec, describe, read_space
 from freewheel.worlds.find import find_factory
 from freewheel.worlds.make import AnyEnv, Env, env_name, make_env, make_world, makes_only_vector
 from freewheel.worlds.measure import measure_vector, no_listener, try_env
 from freewheel.worlds.pool import START_S
 from freewheel.worlds.pool_member import why_not_pooled
-from freewheel.worlds.world import sole_group
+from freewheel.worlds.world import Group, sole_group
 
 DECIDED = ("kind", "workers", "threads")  # the settings that a measurement decides
 
@@ -66,6 +69,26 @@ def choose_apart(env: AnyEnv, config: WorldConfig, actors: int, step_timeout_s: 
         return world_kind.unmeasured(config, report.failure, num_cores())
     decided, reason = report.told[0]
     return Choice(replace(config, **decided), reason)
+
+
+def groups_apart(env: AnyEnv, config: WorldConfig, seed: int) -> list[Group]:
+    """The groups of such a world, made in a throwaway process. Raises what it raises there; an env that hangs or crashes is an EnvError."""
+    report = throwaway(_groups, env, config, seed, timeout_s=START_S, needs=(env,))
+    if report.failure:
+        raise report.error(env_name(env), "while it was made to see its spaces")
+    return [
+        Group(name, read_space(obs_space), read_space(action_space), num_lanes)
+        for name, obs_space, action_space, num_lanes in report.told[0]
+    ]
+
+
+def _groups(env: AnyEnv, config: WorldConfig, seed: int, tell: Callable[..., None]) -> None:
+    world = make_world(env, config, seed)
+    for group in world.groups:
+        RowSpec.of(group.obs_space, group.action_space)  # refuses spaces that rows cannot hold
+    groups = [(one.name, describe(one.obs_space), describe(one.action_space), one.num_lanes) for one in world.groups]
+    world.close()
+    tell(groups)
 
 
 def _choose(env: AnyEnv, config: WorldConfig, cores: int, actors: int, tell: Callable[..., None]) -> None:

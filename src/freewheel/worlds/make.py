@@ -21,8 +21,8 @@ from freewheel.worlds.envpool_async import AsyncVectorWorld, gives_some_lanes
 from freewheel.worlds.find import find_factory, find_import, find_spec, makes_vector, named_errors, takes
 from freewheel.worlds.image import prepare
 from freewheel.worlds.inline import InlineWorld
-from freewheel.worlds.measure import try_env
-from freewheel.worlds.pool import PoolWorld
+from freewheel.worlds.measure import no_listener, try_env
+from freewheel.worlds.pool import START_S, PoolWorld
 from freewheel.worlds.puffer import PufferVector, is_puffer
 from freewheel.worlds.quick import quicken
 from freewheel.worlds.seeds import lane_key
@@ -44,10 +44,12 @@ def make_world(
     first_lane: int = 0,
     step_timeout_s: float = TIMEOUT_S,
     restarts: int = 3,
+    alive: Callable[..., None] = no_listener,
 ) -> World:
     """The world of `config.lanes` lanes; a vector env given as an object keeps its own number.
 
-    In the run its lanes are numbered from `first_lane` on: the seeds of their episodes and errors use these numbers.
+    In the run its lanes are numbered from `first_lane` on: the seeds of their episodes and errors use these numbers. `alive` is
+    called after each step and reset of an inline env, and before each is made, with the seconds that this may take.
 
     Here auto is vector for a vector env and inline for all others; worlds/choose.py finds the fastest. A pool replaces a worker after
     `step_timeout_s`, up to `restarts` times. A kind of `module:name` is called with (env, config, seed, first_lane=...).
@@ -72,7 +74,7 @@ def make_world(
         raise ConfigError(f"{name} makes a vector env, which world.kind={kind} cannot step. Set it to auto or vector.")
     if kind == "pool":
         return _make_pool_world(name, env, config, seed, first_lane, step_timeout_s=step_timeout_s, restarts=restarts)
-    return _make_inline_world(name, factory, config, seed, first_lane)
+    return _make_inline_world(name, factory, config, seed, first_lane, alive)
 
 
 def _make_outside(env: AnyEnv, config: WorldConfig, seed: int, first_lane: int) -> World:
@@ -107,15 +109,33 @@ def _around_one(env: Env, config: WorldConfig, kwargs: dict[str, Any], seed: int
     return InlineWorld([make_env(env, config)], seed, name, owns_envs=False)
 
 
-def _make_inline_world(name: str, env: str | Factory, config: WorldConfig, seed: int, first_lane: int) -> InlineWorld:
+def _make_inline_world(
+    name: str, env: str | Factory, config: WorldConfig, seed: int, first_lane: int, alive: Callable[..., None]
+) -> InlineWorld:
     envs: list[Env] = []
     try:
         for _ in range(config.lanes):
+            alive(limit_s=START_S)
             envs.append(make_env(env, config, name=name))
+            if alive is not no_listener:
+                _watch(envs[-1], alive)
         return InlineWorld(envs, seed, name, lanes=range(first_lane, first_lane + len(envs)))
     except BaseException:
         close_all(name, envs)
         raise
+
+
+def _watch(env: Env, alive: Callable[..., None]) -> None:
+    def then_alive(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            result = method(*given, **named)
+            alive()
+            return result
+
+        return call
+
+    for name in ("step", "reset"):
+        setattr(env, name, then_alive(getattr(env, name)))
 
 
 def _make_pool_world(

@@ -21,8 +21,8 @@ WAITS_BELOW = 0.5  # an env waits if a step uses less than this share of the cor
 WAITS_A_STEP = 0.5  # and gives the core away at least this often per step
 
 
-def no_listener() -> None:
-    """The default `tell_alive`."""
+def no_listener(limit_s: float = 0.0) -> None:
+    """The default of who is told that an env is alive."""
 
 
 class Driver:

@@ -12,11 +12,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from freewheel.errors import ConfigError, EnvError
+from freewheel.errors import ChildTrace, ConfigError, EnvError
 from freewheel.machine.process import how_it_ended, start_forkserver
 from freewheel.spec import RowSpec
 from freewheel.worlds.check import obs_leaves, raise_or_print
-from freewheel.worlds.pool_member import Member, WorkerTrace, end_all, why_not_pooled
+from freewheel.worlds.pool_member import Member, end_all, why_not_pooled
 from freewheel.worlds.pool_table import Table, pull, push, split
 from freewheel.worlds.pool_worker import Make, Task
 from freewheel.worlds.seeds import lane_key
@@ -266,7 +266,7 @@ class PoolWorld(OneGroup):
                 f"and at most {self._restarts} are replaced. Look at what the env does there; more memory, or fewer "
                 "world.workers, may help."
             )
-            raise error from WorkerTrace(f"{old} {why}")
+            raise error from ChildTrace(f"{old} {why}")
         self.num_restarts += 1
         span = slice(old.span.start, old.span.stop)
         self.num_truncated += int(self._has_begun[span].sum())

@@ -13,17 +13,13 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from freewheel.errors import EnvError, FreewheelError, Trouble
+from freewheel.errors import ChildTrace, EnvError, FreewheelError, Trouble
 from freewheel.machine.picklable import why_not_picklable, without_main
 from freewheel.worlds import pool_worker
 from freewheel.worlds.pool_table import Table
 from freewheel.worlds.pool_worker import Make, Task
 
 CLOSE_S = 5.0
-
-
-class WorkerTrace(Exception):
-    """A worker's traceback, as the cause of the error that the pool raises."""
 
 
 class Member:
@@ -75,7 +71,7 @@ class Member:
         trouble = Trouble(**told)
         error = trouble.error(str(self), EnvError)
         if trouble.trace:
-            error.__cause__ = WorkerTrace(f"in {self}\n\n{trouble.trace}")
+            error.__cause__ = ChildTrace(f"in {self}\n\n{trouble.trace}")
         return error
 
     def kill(self) -> None:
