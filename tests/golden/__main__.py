@@ -63,7 +63,10 @@ def explain(name: str, held: Mapping[str, Any], current: Mapping[str, Any]) -> s
         return (
             f"equal in all checkpoints; these differ: {', '.join(differing_names(held['values'], current['values']))}"
         )
-    both = [golden_base.run_with(python, [name], window)[name] for python in (builds.build_revision(), sys.executable)]
+    both = [
+        golden_base.run_with(python, [name], window)[name]
+        for python in (builds.build_revision(golden_base.BASE), sys.executable)
+    ]
     for step in sorted(set(both[0]) | set(both[1]), key=int):
         one, two = (side.get(step) for side in both)
         if one is None or two is None:

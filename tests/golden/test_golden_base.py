@@ -13,6 +13,7 @@ import pytest
 from golden_base import builds
 from golden_cases import CASES
 
+BASE = golden_base.BASE[:7]
 MADE = {name: {"case": golden_base.case_key(case), "values": {}, "trace": {}} for name, case in CASES.items()}
 
 
@@ -51,10 +52,10 @@ def test_what_is_committed_is_of_the_cases_there_are() -> None:
 
 def test_without_history_the_reason_is_told(no_recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builds, "ROOT", no_recording)
-    with pytest.raises(builds.BuildError, match="has no git history, so commit f930fd5 cannot be built"):
+    with pytest.raises(builds.BuildError, match=f"has no git history, so commit {BASE} cannot be built"):
         golden_base.recorded_or_made()
     (no_recording / ".git").mkdir()
-    with pytest.raises(builds.BuildError, match="commit f930fd5 is not in the git history"):
+    with pytest.raises(builds.BuildError, match=f"commit {BASE} is not in the git history"):
         golden_base.recorded_or_made()
 
 
