@@ -92,8 +92,8 @@ def segments() -> list[str]:
 
 
 def files() -> set[str]:
-    """Files and folders for temporary use. Whoever made them under this folder, a test did."""
-    return set(os.listdir(tempfile.gettempdir()))
+    """Files and folders for temporary use. Whoever made them under this folder, a test did. Python's and torch's own are no run's."""
+    return {name for name in os.listdir(tempfile.gettempdir()) if not name.startswith(("pymp-", "torchinductor_"))}
 
 
 State = tuple[set[int], set[str], dict[str, str], list[str], set[str]]

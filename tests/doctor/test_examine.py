@@ -232,7 +232,7 @@ def test_an_env_that_is_not_there_is_refused() -> None:
 
 def test_an_env_that_hangs_holding_the_interpreter_ends_with_its_line() -> None:
     (fact,) = problems(apart("sick_envs:Hangs", timeout_s=3.0))
-    assert fact.name == "resetting it"
+    assert fact.name in ("making it", "resetting it")  # a look for a mask of actions resets it too
     assert "no answer within 3 s" in fact.shown
     assert "sick_envs.py" in fact.trace
 

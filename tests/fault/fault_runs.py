@@ -174,7 +174,10 @@ def command(folder: Path, env: str, settings: dict[str, Any]) -> Run:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     mark = uuid.uuid4().hex
-    words = ["train", env, "--preset", "none", "--json", "--quiet", *flags({**SMALL, **settings})]
+    given = {**SMALL, **settings}
+    if given["runtime"] == "sequential":
+        given = {name: value for name, value in given.items() if not name.startswith("local.")}
+    words = ["train", env, "--preset", "none", "--json", "--quiet", *flags(given)]
     with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
         process = subprocess.Popen(
             [sys.executable, "-m", "freewheel.cli.main", *words],

@@ -153,7 +153,7 @@ def test_a_resumed_run_keeps_the_largest_priority(has_rows: bool, tmp_path: Path
     ours, theirs = pair()
     with ours, theirs:
         process = LearnerProcess(plan, plan.policies[0], 0, Channel(theirs))
-        process._save_now(process._last_files())
+        process._save_last(process._last_files())
         process.learner.close()
         process.saver.close()
     again = planned(**{"replay.prioritized": True})

@@ -13,7 +13,7 @@ import torch
 from run_cases import planned, settings_of
 
 import freewheel
-from freewheel.config.settings import LogConfig
+from freewheel.config.kept_settings import LogConfig
 from freewheel.errors import CheckpointError, ConfigError
 from freewheel.machine import pinning
 from freewheel.machine.precision import why_not

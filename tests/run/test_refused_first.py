@@ -15,10 +15,10 @@ from freewheel.worlds.make import make_world
 from freewheel.worlds.world import Group
 
 
-def groups_here(env: Any, config: WorldConfig, seed: int) -> list[Group]:
+def groups_here(env: Any, config: WorldConfig, seed: int, looks: bool = True) -> tuple[list[Group], WorldConfig]:
     world = make_world(env, config, seed)
     world.close()
-    return list(world.groups)
+    return list(world.groups), config
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_what_has_no_effect_or_cannot_be_is_refused(tmp_path: Path, settings: di
     [
         ({"local.free": True}, r"local\.free.*rollout\.max_lag"),
         ({"local.publish_every_updates": 3}, "after each rollout"),
-        ({"ppo.rho_bar": 0.0}, "above 0"),
+        ({"ppo.rho_bar": 0.0}, "must be between"),
     ],
 )
 def test_what_has_no_effect_in_local_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

@@ -145,7 +145,7 @@ class LearnerConfig:
     batch_size: Positive = 128
     """Rows per batch."""
 
-    ratio: Annotated[float, Range(1e-6, 1e6)] = 32.0
+    ratio: Annotated[float, Range(1e-12, 1e6)] = 32.0
     """Replay ratio: rows sampled for training per env step. The learner makes ratio / batch_size updates per step."""
 
     updates_per_call: Annotated[int, Range(1, 100_000)] = 1

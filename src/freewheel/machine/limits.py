@@ -42,7 +42,8 @@ def refuse_limits(count: int, root: Path = Path("/")) -> None:
 def is_shortage(error: BaseException) -> bool:
     """Of memory."""
     said = str(error) if isinstance(error, RuntimeError) else ""
-    return isinstance(error, MemoryError) or any(words in said for words in NO_MEMORY)
+    is_device = type(error).__name__ == "OutOfMemoryError"  # torch's, by its name: importing torch takes seconds
+    return isinstance(error, MemoryError) or is_device or any(words in said for words in NO_MEMORY)
 
 
 @contextmanager

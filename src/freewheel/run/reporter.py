@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from freewheel.config.settings import LogConfig
+from freewheel.config.kept_settings import LogConfig
 from freewheel.report.episodes import Episode
 from freewheel.report.ledger import Snapshot
 from freewheel.report.progress import Progress
