@@ -175,8 +175,8 @@ def command(folder: Path, env: str, settings: dict[str, Any]) -> Run:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     mark = uuid.uuid4().hex
     given = {**SMALL, **settings}
-    if given["runtime"] == "sequential":
-        given = {name: value for name, value in given.items() if not name.startswith("local.")}
+    if given["runtime"] == "sequential":  # refuses what only local roles have
+        given = {name: value for name, value in given.items() if not name.startswith(("local.", "learner.workers"))}
     words = ["train", env, "--preset", "none", "--json", "--quiet", *flags(given)]
     with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
         process = subprocess.Popen(
