@@ -7,12 +7,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from freewheel._core import put_row, step_lanes
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sole import recv, send
 
+from freewheel._core import put_row, step_lanes
 from freewheel.errors import EnvError, ReplayError
 from freewheel.worlds.inline import LOOK_CLOSELY, NONE_ENDED, InlineWorld
 from freewheel.worlds.world import TERMINATED, TRUNCATED

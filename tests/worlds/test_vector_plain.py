@@ -7,13 +7,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from freewheel._core import StepReader
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sole import recv, send
 
+from freewheel._core import StepReader
 from freewheel.errors import ReplayError
 from freewheel.worlds.vector import HAS_GAPS, WAS_MOVED, VectorWorld
 from freewheel.worlds.world import Ready
