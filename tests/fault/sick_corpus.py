@@ -84,6 +84,7 @@ def fall_ill(what: str) -> None:
         ctypes.string_at(0)
     if what == "closes":
         os.closerange(3, 4096)
+        time.sleep(1)  # what holds its files has the time to see them closed
     if what == "sleeps":
         time.sleep(1000)
     if what == "holds":
