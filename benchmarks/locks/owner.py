@@ -31,6 +31,7 @@ from benchmarks.locks.net import (
 )
 from benchmarks.locks.threads import DONE, LAG, TORN, WAIT, WORK
 from freewheel.errors import FreewheelError
+from freewheel.machine.temp_folder import use_own_folder
 from freewheel.memory.counter import Counters
 from freewheel.report.ledger import Ledger
 from freewheel.weights.board import Board
@@ -68,6 +69,7 @@ def running(num_workers: int, ledger: Ledger) -> Iterator[tuple[Shared, threadin
     """Helpers are roles 1.., the actor the last one; the owner is the caller's. Ends with every child gone."""
     shared, stop = Shared.make(num_workers, ledger), threading.Event()
     shared.weights.publish(first_weights())
+    use_own_folder()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # children then start in milliseconds, if nobody else began it before
     jobs: list[tuple[Any, int]] = [(help_owner, role) for role in range(1, num_workers)]

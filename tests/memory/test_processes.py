@@ -222,6 +222,7 @@ KILLED = r"""
 import multiprocessing as mp, os, sys, time
 import numpy as np
 from gymnasium import spaces
+from freewheel.machine.temp_folder import use_own_folder
 from freewheel.memory.lanes import Lanes
 from freewheel.spec import RowSpec
 def hold(lanes):
@@ -229,6 +230,7 @@ def hold(lanes):
     time.sleep(60)
 if __name__ == "__main__":
     lanes = Lanes(RowSpec.of(spaces.Box(0, 1, (1000,), np.float32), spaces.Discrete(2)), 4, 16000)
+    use_own_folder()  # what a killed process leaves of it, the next start removes
     for _ in range(2):
         mp.get_context("forkserver").Process(target=hold, args=(lanes,)).start()
     os.write(1, f"parent {lanes.nbytes}\n".encode())

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,10 @@ class DiesOnce(CartPoleEnv):
         if self.taken == 20 and not self.mark.exists():
             self.mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.mark.exists():
+            time.sleep(
+                0.001
+            )  # so that the other worker alone does not end the run before the pool looks for dead workers
         return super().step(action)
 
 
