@@ -1,7 +1,7 @@
 """A long run with a fault every minute: does anything grow, slow down or get lost? `make soak MINUTES=30`.
 
 Trains in the local runtime on an env of its own. Once a minute a role is killed or stopped at random. Every few seconds it looks at
-the private memory of each process, at the supervisor's descriptors and shared memory, and at the rate of steps. In the end it says what it saw,
+the private memory, the descriptors and the threads of each process, at the supervisor's shared memory, and at the rate of steps. In the end it says what it saw,
 and exits with 1 if something is not as docs/reliability.md promises.
 """
 
@@ -30,6 +30,7 @@ from freewheel.store.checkpoint import load_newest
 SAMPLE_S, FAULT_S = 2.0, 60.0
 RECOVER_S = 20.0  # after a fault the rate is not judged: a stopped role is noticed, replaced and warm by then
 WARM_S = 60.0  # of each process's life: allocators and caches fill
+SETTLE_S = 900.0  # of the run, at most half of it: the replay fills, histories reach their bounds
 JUDGE_MINUTES = 20.0  # a slope of a shorter run says nothing
 MOST_MB_PER_HOUR, MOST_RATE_CHANGE = 1.0, 0.05
 SETTINGS: dict[str, Any] = {
@@ -75,7 +76,7 @@ class Sample:
     seconds: float
     steps: int
     memory_mb: dict[tuple[str, int], float]  # private, by role and life
-    fds: int
+    counts: dict[tuple[str, int], tuple[int, int]]  # descriptors and threads, by role and life
     segments: int
 
 
@@ -104,7 +105,8 @@ class Soak(freewheel.Callback):
             pids = {("supervisor", 0): os.getpid()}
             pids |= {(m.name, m.life): m.process.pid for m in self.supervisor.members if m.process is not None}
             memory = {who: mb for who, pid in pids.items() if (mb := private_mb(pid)) is not None}
-            self.samples.append(Sample(self.seconds(), self.plan.counts.steps, memory, num_fds(), num_segments()))
+            counts = {who: found for who, pid in pids.items() if (found := fds_and_threads(pid)) is not None}
+            self.samples.append(Sample(self.seconds(), self.plan.counts.steps, memory, counts, num_segments()))
 
     def sabotage(self) -> None:
         chance = random.Random(self.seed)
@@ -143,8 +145,11 @@ def private_mb(pid: int) -> float | None:
     return found[0] / 1024 if found else None
 
 
-def num_fds() -> int:
-    return len(os.listdir("/proc/self/fd"))
+def fds_and_threads(pid: int) -> tuple[int, int] | None:
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return None
 
 
 def num_segments() -> int:
@@ -163,6 +168,17 @@ def slope_mb_per_hour(samples: list[Sample], role: str) -> float | None:
         top += sum((t - mean_t) * (mb - mean_mb) for t, mb in points)
         bottom += sum((t - mean_t) ** 2 for t, _ in points)
     return top / bottom * 3600 if bottom else None
+
+
+def counts_of(samples: list[Sample], role: str, which: int) -> list[float]:
+    """Descriptors (0) or threads (1) of a role over the run, each process without its first minute."""
+    began: dict[tuple[str, int], float] = {}
+    found = []
+    for sample in samples:
+        for who, counts in sample.counts.items():
+            if who[0] == role and sample.seconds > began.setdefault(who, sample.seconds) + WARM_S:
+                found.append(float(counts[which]))
+    return found
 
 
 def rates(soak: Soak) -> list[float]:
@@ -188,7 +204,7 @@ def verdict(soak: Soak, folder: Path) -> list[str]:
     is_long = soak.minutes >= JUDGE_MINUTES
 
     def check(name: str, value: str, is_good: bool, is_judged: bool = True) -> None:
-        print(f"{name:<34}{value:<34}{('ok' if is_good else 'WRONG') if is_judged else 'too short to judge'}")
+        print(f"{name:<44}{value:<28}{('ok' if is_good else 'WRONG') if is_judged else 'too short to judge'}")
         if is_judged and not is_good:
             wrong.append(name)
 
@@ -199,17 +215,17 @@ def verdict(soak: Soak, folder: Path) -> list[str]:
     most_lost = 2 * SETTINGS["world.lanes"] // SETTINGS["local.actors"] * deaths
     check("faults, deaths", f"{len(soak.faults)}, {deaths}", deaths >= len(soak.faults))
     check("rows begun, committed", f"{begun:,}, {committed:,}", counted <= committed <= begun <= committed + most_lost)
+    settled = [s for s in soak.samples if s.seconds > min(SETTLE_S, soak.minutes * 30)]
     for role in ("supervisor", "learner", *(actor.name for actor in soak.supervisor.actors)):
-        slope = slope_mb_per_hour(soak.samples, role)
+        slope = slope_mb_per_hour(settled, role)
         shown = "-" if slope is None else f"{slope:+.2f} MB/h"
-        check(f"private memory, {role}", shown, slope is None or slope < MOST_MB_PER_HOUR, is_long)
-    for name, counts in (
-        ("descriptors, early and late", [s.fds for s in soak.samples]),
-        ("shared memory, early and late", [s.segments for s in soak.samples]),
-    ):
-        # Medians: while a role is replaced its channel is closed or not yet made.
-        early, late = thirds([float(count) for count in counts])
-        check(name, f"{early:.0f}, {late:.0f}", late <= early)
+        check(f"private memory, {role}", shown, slope is not None and slope < MOST_MB_PER_HOUR, is_long)
+        for which, name in enumerate(("descriptors", "threads")):
+            early, late = thirds(counts_of(soak.samples, role, which))
+            check(f"{name}, {role}, early and late", f"{early:.0f}, {late:.0f}", late <= early, is_long)
+    # Medians: while a role is replaced its channel is closed or not yet made.
+    early, late = thirds([float(s.segments) for s in soak.samples])
+    check("shared memory, early and late", f"{early:.0f}, {late:.0f}", late <= early)
     early, late = thirds(rates(soak))
     check(
         "steps per second, early and late", f"{early:.0f}, {late:.0f}", late >= (1 - MOST_RATE_CHANGE) * early, is_long
