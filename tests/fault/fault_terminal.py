@@ -12,6 +12,7 @@ from freewheel.cli.main import main as freewheel
 
 def main(given: dict[str, Any]) -> int:
     """The nursery has made this process the leader of a session: the terminal that it opens controls it."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     terminal = os.open(given["terminal"], os.O_RDWR)
     for fd in range(3):
         os.dup2(terminal, fd)
