@@ -50,7 +50,7 @@ MINUTES ?= 30
 
 fault: setup  ## the fault tests with FAULT (10) times the counts of `make test`
 	FREEWHEEL_FAULT=$(FAULT) $(BIN)/python -m pytest -o timeout=7200 tests/fault tests/memory/test_processes.py \
-	  tests/store/test_checkpoint_faults.py tests/store/test_checkpoint_damage.py
+	  tests/store/test_checkpoint_faults.py tests/store/test_checkpoint_damage.py tests/store/test_state_damage.py
 
 soak: setup  ## train for MINUTES (30) with a fault every minute; fails if anything grows or is lost
 	PYTHONPATH=scripts $(BIN)/python scripts/soak.py --minutes $(MINUTES)

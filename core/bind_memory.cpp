@@ -3,7 +3,7 @@
 #include "bind.hpp"
 #include "board.hpp"
 #include "ledger.hpp"
-#include "points.hpp"
+#include "fault_points.hpp"
 
 namespace fw {
 

@@ -11,7 +11,7 @@
 //   * Versions may start anywhere and stay right across 2^64.
 #pragma once
 
-#include "points.hpp"
+#include "fault_points.hpp"
 #include "waits.hpp"
 
 namespace fw {

@@ -21,7 +21,7 @@
 
 #include <vector>
 
-#include "points.hpp"
+#include "fault_points.hpp"
 #include "waits.hpp"
 
 namespace fw {

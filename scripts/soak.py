@@ -103,7 +103,7 @@ class Soak(freewheel.Callback):
     def look(self) -> None:
         while not self.over.wait(SAMPLE_S):
             pids = {("supervisor", 0): os.getpid()}
-            pids |= {(m.name, m.life): m.process.pid for m in self.supervisor.members if m.process is not None}
+            pids |= {(m.name, m.life): m.process.pid for m in self.supervisor.roles if m.process is not None}
             memory = {who: mb for who, pid in pids.items() if (mb := private_mb(pid)) is not None}
             counts = {who: found for who, pid in pids.items() if (found := fds_and_threads(pid)) is not None}
             self.samples.append(Sample(self.seconds(), self.plan.counts.steps, memory, counts, num_segments()))

@@ -227,9 +227,9 @@ def plot(measured: Measured, machine: dict[str, Any]) -> str:
     designs = list(dict.fromkeys(design for design, _ in measured))
     found = {key: summary(windows) for key, windows in measured.items()}
 
-    def panel(title: str, name: str, factor: float = 1.0) -> svg.Panel:
+    def panel(title: str, name: str, factor: float = 1.0) -> svg.Chart:
         series = {design: [factor * found[design, n][name] for n in counts] for design in designs}
-        return svg.Panel(title, [f"{n} training worker{'s' * (n > 1)}" for n in counts], series)
+        return svg.Chart(title, [f"{n} training worker{'s' * (n > 1)}" for n in counts], series)
 
     panels = [
         panel("updates per second", "updates_per_s"),

@@ -263,3 +263,19 @@ def test_an_action_may_be_a_single_number(tmp_path: Path) -> None:
     settings |= {"learner.ratio": 16.0, "log.folder": str(tmp_path), "eval_episodes": 0, "log.tensorboard": False}
     run = freewheel.train(OneNumber, algo="sac", steps=64, preset="none", settings=settings, is_quiet=True)
     assert run.result["updates"] > 0
+
+
+def test_a_dimension_with_equal_bounds_has_one_action_and_no_entropy() -> None:
+    """The critics see it as they are trained: always 0."""
+    space = spaces.Box(np.array([-1.0, 0.5], np.float32), np.array([1.0, 0.5], np.float32))
+    dead, live = SquashedGaussian(space), SquashedGaussian(spaces.Box(-1, 1, (1,), np.float32))
+    out, noise = torch.randn(8, 4), torch.randn(8, 2)
+    action, log_prob = dead.draw(out, noise)
+    stored = torch.from_numpy(dead.sample(out.numpy(), noise.numpy())[0])
+    torch.testing.assert_close(dead.in_unit(stored), action)
+    assert (action[:, 1] == 0).all()
+    alone = live.draw(out[:, [0, 2]], noise[:, :1])
+    torch.testing.assert_close((action[:, :1], log_prob), alone)
+    config = assemble("env", {"algo": "sac", "net.hidden": (8,)}, "none")
+    algo = make_algo(config, Spaces(spaces.Box(-1, 1, (OBS,), np.float32), space, 1))
+    assert algo.target_entropy == -1.0

@@ -75,6 +75,31 @@ def test_values_that_rewards_do_not_allow_are_told_once_with_the_numbers() -> No
     assert "allow -10 to 0 only" in looks(algo, q_min=-18.0, q_max=2.0)[0]
 
 
+def test_rows_that_were_not_seen_allow_no_judgement() -> None:
+    """After a resume without the replay: the values may come from rewards of then."""
+    config = find_algo("dqn").Settings("test", algo="dqn", q=QConfig(gamma=0.9))
+    algo = make_algo(config, Spaces(OBS, ACTIONS, 2))
+    lanes = Lanes(RowSpec.of(OBS, ACTIONS), 2, 1_000, first_row=500)
+    algo.memory(lanes, lambda stream: 0, 0).close()
+    write(lanes, 0, 0.0, 0.0)
+    assert looks(algo, q_min=-5.0, q_max=5.0) == []
+    assert "world.reward_scale" in looks(algo, q_min=-5.0, q_max=5e4)[0]
+
+
+def test_sac_warns_too_and_allows_for_the_entropy() -> None:
+    config = find_algo("sac").Settings("test", algo="sac")
+    boxes = spaces.Box(-1, 1, (3,), np.float32)
+    algo, lanes = make_algo(config, Spaces(OBS, boxes, 2)), Lanes(RowSpec.of(OBS, boxes), 2, 1_000)
+    algo.memory(lanes, lambda stream: 0, 0).close()
+    fields = {"obs": np.zeros((1, 2), np.float32), "action": np.zeros((1, 3), np.float32)}
+    false = np.zeros(1, np.bool_)
+    lanes.writer([0]).append(np.zeros(1, np.int64), fields, np.array([-1.0], np.float32), false, false)
+    # Rewards of -1..0 and 3 nats at a temperature of 1, with gamma 0.99, allow -400 to 300; a margin of 2 lies beyond.
+    assert looks(algo, q_min=-790.0, q_max=590.0) == []
+    (text,) = looks(algo, q_min=-790.0, q_max=610.0)
+    assert "with sac.gamma=0.99 allow -400 to 300 only" in text
+
+
 def test_a_passing_peak_is_not_told_of() -> None:
     problems = PersistentProblems()
     for _ in range(3):

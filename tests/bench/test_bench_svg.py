@@ -21,7 +21,7 @@ def words(text: str) -> list[str | None]:
 
 
 def test_bars_are_as_tall_as_their_values() -> None:
-    panel = svg.Panel("a < b", ["one", "two"], {"x": [100.0, 50.0], "y": [25.0, None]})
+    panel = svg.Chart("a < b", ["one", "two"], {"x": [100.0, 50.0], "y": [25.0, None]})
     text = svg.bars("title & more", [panel])
     coloured = [e for e in shapes(text, "rect") if e.get("fill") != "#fff"]
     assert [e.get("fill") for e in coloured] == [svg.COLOURS[0], svg.COLOURS[1], svg.COLOURS[0]]
@@ -45,7 +45,7 @@ def test_lines_have_a_point_per_value_and_none_where_nothing_was_measured() -> N
 
 
 def test_everything_lies_inside() -> None:
-    text = svg.bars("t", [svg.Panel(str(i), ["g"], {"x": [1.0], "y": [0.0]}) for i in range(3)])
+    text = svg.bars("t", [svg.Chart(str(i), ["g"], {"x": [1.0], "y": [0.0]}) for i in range(3)])
     root = ET.fromstring(text)
     width, height = float(root.get("width", "0")), float(root.get("height", "0"))
     for element in shapes(text, "text"):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -135,9 +136,17 @@ def ways() -> dict[str, dict[str, list[str]]]:
 
 
 def test_the_page_lists_them(ways: dict[str, dict[str, list[str]]]) -> None:
-    assert PAGE.read_text().partition(BEGIN)[2].partition(END)[0] == written(ways["sequential"]), (
+    listed = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
+    assert listed == written(ways["sequential"]), (
         "docs/how-it-works.md is stale: python tests/docs/test_way_of_a_row.py"
     )
+
+
+def test_the_page_names_what_the_local_runtime_adds(ways: dict[str, dict[str, list[str]]]) -> None:
+    after = PAGE.read_text().partition(END)[2].partition("\n## ")[0]
+    added = {file for algo in ALGOS for file in set(ways["local"][algo]) - set(ways["sequential"][algo])}
+    assert added <= set(re.findall("`src/freewheel/(.*?)`", after))
+    assert all(set(ways["sequential"][algo]) <= set(ways["local"][algo]) for algo in ALGOS)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -157,5 +166,4 @@ def test_a_function_that_takes_rows_is_seen() -> None:
 
 if __name__ == "__main__":
     before, _, rest = PAGE.read_text().partition(BEGIN)
-    table = written(all_ways("sequential"))
-    PAGE.write_text(before + BEGIN + table + END + rest.partition(END)[2])
+    PAGE.write_text(before + BEGIN + written(all_ways("sequential")) + END + rest.partition(END)[2])

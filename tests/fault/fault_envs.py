@@ -214,13 +214,21 @@ class Helped(Plain):
 class Detached(Plain):
     """Leaves a program and a process in sessions of their own, forked twice so that they have no parent here. Their ids are in `helpers`."""
 
+    works: tuple[Any, ...] = (lambda: os.execvp("sleep", ["sleep", "600"]), lambda: time.sleep(600))
+
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         if not self.count:
             self.count = 1
             with open("helpers", "a") as file:
-                file.write(f"{detached(lambda: os.execvp('sleep', ['sleep', '600']))}\n")
-                file.write(f"{detached(lambda: time.sleep(600))}\n")
+                for work in self.works:
+                    file.write(f"{detached(work)}\n")
         return super().reset(seed=seed)
+
+
+class DetachedPrograms(Detached):
+    """Two programs."""
+
+    works = (Detached.works[0], Detached.works[0])
 
 
 def detached(work: Any) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import fault_fixtures
 import pytest
-from fault_runs import TIMES, Nursery, Run, is_alive, until
+from fault_runs import TIMES, Nursery, Run, assert_all_gone, command, is_alive, until
 
 starter, nursery = fault_fixtures.starter, fault_fixtures.nursery
 
@@ -67,3 +67,17 @@ def test_f25_helpers_go_with_the_run(nursery: Nursery, tmp_path: Path, kind: str
 
 def helpers(run: Run) -> list[int]:
     return [int(line) for line in (run.folder / "helpers").read_text().split()]
+
+
+@pytest.mark.parametrize("number", [0, signal.SIGINT], ids=["end", "SIGINT"])
+def test_f25_programs_of_a_sequential_run_end_with_the_command(tmp_path: Path, number: int) -> None:
+    """The env steps in the command's own process; what it started is in a session of its own."""
+    settings = {**DETACHED, "runtime": "sequential", "steps": 1_000_000 if number else 200}
+    run = command(tmp_path, "fault_envs:DetachedPrograms", settings)
+    if number:
+        until(lambda: run.checkpoint() is not None, 60, lambda: run.err)
+        assert all(map(is_alive, helpers(run)))
+        run.send(number)
+    assert run.wait(60) == (130 if number else 0), run.err
+    assert len(helpers(run)) == 2 * LANES  # two of each env
+    assert_all_gone(run)

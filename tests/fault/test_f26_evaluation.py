@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import time
@@ -15,6 +16,7 @@ import fault_fixtures
 import pytest
 from fault_envs import Evaluated, Plain
 from fault_fixtures import Starter
+from fault_processes import by_kind
 from fault_runs import SMALL, Run, assert_all_gone, flags, is_alive, until
 
 from freewheel.algos.make import make_algo
@@ -184,6 +186,22 @@ def test_f26_a_signal_ends_an_evaluation_that_hangs(
     assert run.wait(END_S) == 128 + number, run.err
     assert "Traceback" not in run.err
     assert result_of(run)["eval_return_mean"] is None
+    assert status_of(run) == "finished"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: signal.Signals(number).name)
+def test_f26_an_evaluation_that_is_killed_or_stopped_costs_nothing_else(
+    nursery: Starter, tmp_path: Path, number: signal.Signals
+) -> None:
+    run = start(nursery, tmp_path, "hangs", **{"local.step_timeout_s": 2.0 if number == signal.SIGSTOP else 60.0})
+    until((tmp_path / "evaluated").exists, 60, lambda: run.err)
+    (evaluation,) = by_kind(run.pid)["role"]  # the others have ended
+    os.kill(evaluation, number)
+    assert run.wait(END_S) == 1, run.err
+    assert re.search(r"^EnvError: .*(died by SIGKILL|no answer within 2 s).*freewheel eval", run.err, re.MULTILINE), (
+        run.err
+    )
+    assert (result_of(run)["steps"], result_of(run)["eval_return_mean"]) == (STEPS, None)
     assert status_of(run) == "finished"
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import freewheel
 from freewheel.errors import ConfigError
+from freewheel.films import clips
 from freewheel.films.clips import Clips
 from freewheel.worlds.catch import Catch
 
@@ -115,3 +118,21 @@ def test_numbers_that_cannot_be() -> None:
         Clips(every_steps=0)
     with pytest.raises(ConfigError, match="Catch is an env object"):
         Clips(every_steps=1, env=Catch())
+
+
+@pytest.mark.parametrize(("dense", "most"), [(10, 10 * (1 + 4.7)), (0, 1000)])
+def test_clips_of_a_long_run_become_rarer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dense: int, most: float
+) -> None:
+    """A thousand checkpoints: as many clips as asked for at first, then each after a tenth more of the run; 0 takes all."""
+    monkeypatch.setattr(clips, "film_policy", lambda *given: (b"", (1, 1)))
+    monkeypatch.setattr(clips, "load_policy", lambda *given, **named: None)
+    monkeypatch.setattr(clips, "open_run", lambda folder: SimpleNamespace(tensorboard=None))
+    steps: list[int] = []
+    monkeypatch.setattr(clips, "write_clip", lambda folder, tag, step, gif, sides: steps.append(step))
+    films = Clips(every_steps=100, dense=dense)
+    for step in range(0, 100_000, 100):
+        films.on_checkpoint(freewheel.Moment(step=step, folder=tmp_path), tmp_path)
+    assert steps[:10] == list(range(0, 1000, 100))
+    assert len(steps) <= most
+    assert all(later - earlier <= max(100, later / 10 + 100) for earlier, later in itertools.pairwise(steps))

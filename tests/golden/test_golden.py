@@ -1,7 +1,7 @@
 """Sequential runs give the values of the base commit, bit for bit; stopped and resumed they give the same.
 
-Held are eager runs on one thread. Compiled updates agree with eager ones to a tolerance: tests/learners/test_step.py
-(dqn, rainbow, iqn) and tests/learners/test_ppo_update.py (ppo). Updates in bf16 and fp16: tests/learners/test_precision.py.
+Held are eager runs on one thread. Compiled updates agree with eager ones to a tolerance: tests/learners/test_update.py
+(dqn, rainbow, iqn; bf16 and fp16 too) and tests/learners/test_ppo_update.py (ppo).
 
 When a test fails: `python tests/golden compare CASE` names the first step that differs, and the values that differ there.
 """

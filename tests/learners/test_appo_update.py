@@ -128,3 +128,20 @@ def test_whole_episodes_become_minibatches_of_about_the_size_asked_for() -> None
     assert sum(sizes) == sum(samples)
     assert min(samples) >= 60
     assert all(20 <= size <= 45 for size in sizes)  # of 30
+
+
+def test_the_ratio_begins_at_one_in_bf16_too() -> None:
+    """The probabilities of before are made in the update's precision."""
+    with built("appo", "Pendulum-v1", **{"learner.precision": "bf16", "ppo.log_std": -4.0}) as parts:
+        rows = parts.take()
+        learner = parts.learner
+        batch = prepared(parts, rows)
+        actions = learner.algo.actions  # type: ignore[attr-defined]
+        with torch.no_grad(), learner.update.passes.cast():
+            out = learner.update.passes.net(as_tensors(rows.obs)).float()
+        now, _ = actions.log_prob(out[:, :-1], torch.from_numpy(rows.action))
+        exact, _ = actions.log_prob(
+            learner.update.passes.net(as_tensors(rows.obs))[:, :-1], torch.from_numpy(rows.action)
+        )
+    torch.testing.assert_close(batch["log_prob"], now)
+    assert (batch["log_prob"] - exact).abs().max() > 1e-3, "bf16 would not be seen here"

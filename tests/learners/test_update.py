@@ -324,3 +324,24 @@ def test_a_network_that_cannot_be_traced_is_named_with_the_cure() -> None:
 
 def test_as_many_updates_are_unrolled_as_divide_a_call() -> None:
     assert [unrolled(n) for n in (1, 2, 6, 7, 8, 11, 12, 128)] == [1, 2, 6, 7, 8, 1, 6, 8]
+
+
+@pytest.mark.parametrize("before", [0, 2, 7])
+def test_a_target_moves_whatever_was_updated_before_the_calls(before: int) -> None:
+    """Updates alone, as before an error, leave a count that no call of eight divides; a call's last update moves what was due in it."""
+    config = LearnerConfig(target_every_updates=16)
+    update = make(config, unrolled=8)
+    update.num_updates = before
+    out = torch.zeros(8)
+    called: Any = lambda *args: (out, out, *(torch.zeros(8 * ROWS) for _ in range(3)))  # noqa: E731
+    update._use([called, lambda *args: (out,)] if update.has_lookahead else [called])
+    batch = {name: torch.stack([each] * 8) for name, each in rows(0).items()}
+    moved_at = []
+    for call in range(20):
+        moves = update.num_moves
+        update(batch, {}, {"lr": 0.0})
+        if update.num_moves > moves:
+            moved_at.append(update.num_updates)
+        assert update.num_moves - moves <= 1, call
+    assert update.num_moves == (before + 160) // 16
+    assert all(at % 16 < 8 for at in moved_at), "at most a call late"

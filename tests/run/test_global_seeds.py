@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,55 @@ def test_each_worker_of_a_pool_draws_its_own_numbers_and_the_same_in_the_next_ru
     assert first_rows(5) == found
     others = [*first_rows(6), *first_rows(5, first_lane=2), first_rows(5, kill=True)[0]]
     assert len({*found, *others}) == 7, "another run, another actor or another life draws the same"
+
+
+LATE = """
+import sys
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Late(gymnasium.Env):
+    observation_space, action_space = spaces.Box(0, 2, (2,), np.float32), spaces.Discrete(2)
+
+    def __init__(self):
+        self.was_late = "torch" not in sys.modules
+        import torch
+
+        self.torch = torch
+
+    def reset(self, *, seed=None, options=None):
+        return np.array([self.torch.rand(()), self.was_late], np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, True, False, {}
+"""
+
+
+def test_a_worker_whose_env_loads_torch_late_draws_the_same_in_the_next_run(tmp_path: Path) -> None:
+    """In a script of its own, whose forkserver has loaded no torch."""
+    (tmp_path / "late.py").write_text(LATE)
+    script = """
+import numpy as np
+from freewheel.worlds.pool import PoolWorld
+from late import Late
+
+if __name__ == "__main__":
+    for seed in (5, 5, 6):
+        world = PoolWorld([Late, Late], seed, "Late", 2, min_ready=2)
+        (ready,) = world.recv()
+        print(*ready.obs["obs"].ravel().tolist())
+        world.close()
+"""
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    one, again, other = ([float(word) for word in line.split()] for line in done.stdout.splitlines())
+    assert one == again
+    assert len({one[0], one[2], other[0], other[2]}) == 4
+    assert [one[1], one[3]] == [1, 1], "torch was there before the env"
 
 
 def returns(folder: Path, runtime: str, seed: int) -> dict[int, float]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from run_cases import planned
 
 from freewheel.errors import RoleLost
+from freewheel.report.phases import COUNTERS, PHASES
 from freewheel.run import supervisor as supervisors
 from freewheel.run.role_process import RoleProcess
-from freewheel.run.supervisor import Supervisor
+from freewheel.run.supervisor import ASLEEP_S, Supervisor
 
 PID = 4711
 
@@ -133,3 +136,36 @@ def test_a_compiler_that_never_ends_is_ended(watched: Watched, monkeypatch: pyte
         watched.supervisor._watch(compiler, 101.0 + supervisors.COMPILE_S)
         assert killed == ["compiler"]
     assert "compiler has taken more than 900 s" in watched.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("phase", "is_stopped", "is_replaced"),
+    [
+        ("wait_ratio", False, False),
+        ("wait_ratio", True, True),
+        ("write", False, True),
+    ],
+)
+def test_a_role_that_waits_is_no_stall_on_a_busy_machine(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, phase: str, is_stopped: bool, is_replaced: bool
+) -> None:
+    """With local.stall_s=1, five seconds without a turn: of a role that waits they say nothing, if it is not stopped."""
+    actor, killed = watched.actor, list[str]()
+    assert actor.page is not None
+    page = watched.plan.ledger.page(actor.page)
+    watched.plan.config = replace(watched.plan.config, local=replace(watched.plan.config.local, stall_s=1.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(RoleProcess, "is_alive", property(lambda role: role is actor))
+        patch.setattr(RoleProcess, "is_stopped", property(lambda role: is_stopped))
+        patch.setattr(actor, "kill", lambda: killed.append(actor.name))
+        actor.beat_s = watched.now_s
+        page.start(PHASES.index(phase))
+        page.count(COUNTERS.index("beats"), 1)
+        watched.supervisor._watch(actor, watched.now_s)
+        time.sleep(0.01)  # the ledger counts it as the phase's
+        page.enter(PHASES.index(phase))
+        watched.supervisor._watch(actor, watched.now_s + 5)
+        assert (killed == [actor.name]) == is_replaced, watched.notes
+        killed.clear()
+        watched.supervisor._watch(actor, watched.now_s + ASLEEP_S + 1)
+        assert killed == [actor.name], "a wait without an end is a stall"

@@ -184,7 +184,7 @@ def test_a01_what_stands_in_the_place_of_a_lock_is_named_and_nobody_waits_for_it
         lock.symlink_to(run.path / "run.json")
     assert not run.is_in_use()
     assert run.status() == {"status": "new"}
-    with pytest.raises(ConfigError, match="cannot be locked"), run.lock():
+    with pytest.raises(CheckpointError, match="cannot be locked"), run.lock():
         pass
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from freewheel.algos.algo import Defaults
+from freewheel.algos.value_range import PersistentProblems, RewardRange, beyond
 from freewheel.config import Config, ReplayConfig
 from freewheel.contracts import TargetRule
 from freewheel.errors import ConfigError
@@ -40,6 +41,7 @@ class FromReplay(Defaults):
     rows_are = "replay"
     fewer_updates = "learner.ratio"
     section = "q"
+    rewards: RewardRange | None = None
 
     @property
     def batch_rows(self) -> int:
@@ -102,6 +104,7 @@ class FromReplay(Defaults):
         Each draw may wake a thread and a process, which costs as much as a few small updates. With priorities a draw leaves room for
         those that are ready behind it: one of the thread's, and those that the target process is shown.
         """
+        self.rewards, self._persistent = RewardRange(lanes), PersistentProblems()
         config, learner, together = self.config, self.config.learner, self.updates_together()
         own, late = getattr(config, self.section), self._most_late
         most = min(config.replay.warmup_rows // learner.batch_size, late // (2 + DEPTH) if prefetch else late)
@@ -131,6 +134,16 @@ class FromReplay(Defaults):
             columns=tuple(self.extra),
             most_ahead=most_ahead,
         )
+
+    def warnings(self, metrics: Mapping[str, float]) -> list[str]:
+        if self.rewards is None:
+            return []
+        self.rewards.look()
+        return self._persistent.told(self.problems(metrics, self.rewards))
+
+    def problems(self, metrics: Mapping[str, float], rewards: RewardRange) -> dict[str, str]:
+        """What is wrong with the newest values, by name."""
+        return beyond(metrics, rewards, getattr(self.config, self.section).gamma, self.section)
 
     @property
     def _most_late(self) -> int:

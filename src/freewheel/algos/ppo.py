@@ -241,12 +241,14 @@ class Algorithm(FromRollouts):
 
     def outputs(self, learner: Any, obs: Mapping[str, Array]) -> Tensor:
         """Of the current weights, a minibatch at a time: that fits in memory."""
-        net, most, count = learner.update.passes.eval_net, self.batch_rows, len(next(iter(obs.values())))
+        passes, most, count = learner.update.passes, self.batch_rows, len(next(iter(obs.values())))
+        net = passes.eval_net
         pieces = [{name: rows[i : i + most] for name, rows in obs.items()} for i in range(0, count, most)]
-        if (fast := fast_forward(net)) is not None:
+        # In the precision of the update: the ratio of new to old probabilities begins at 1.
+        if passes.precision == "fp32" and (fast := fast_forward(net)) is not None:
             return torch.from_numpy(np.concatenate([fast(piece) for piece in pieces]))
-        with torch.inference_mode():
-            return torch.cat([net(as_tensors(piece, learner.update.device)) for piece in pieces]).cpu()
+        with torch.inference_mode(), passes.cast():
+            return torch.cat([net(as_tensors(piece, learner.update.device)).float() for piece in pieces]).cpu()
 
     @classmethod
     def unused_here(cls, spaces: Spaces, has_loss: bool) -> dict[str, str]:

@@ -6,6 +6,7 @@ min Q - alpha * log pi, and the temperature, by the same actions, to keep the en
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from freewheel.actors.sample_policy import SamplePolicy
 from freewheel.algos.algo import Outcome, Params, seeded
 from freewheel.algos.from_replay import FromReplay, ReplaySettings
+from freewheel.algos.value_range import RewardRange, beyond
 from freewheel.config.ranges import LARGE, Range, Share
 from freewheel.contracts import Batch, Draws, Forward, Hyper, Loss, ParamGroup, Seed, Spaces
 from freewheel.memory.dials import Dials
@@ -38,7 +40,7 @@ class SACConfig:
     """Learn the temperature so that the entropy stays near target_entropy."""
 
     target_entropy: Annotated[float | None, Range(-LARGE, LARGE)] = None
-    """Target entropy in nats; not set: minus the number of action dimensions."""
+    """Target entropy in nats; not set: minus the number of action dimensions, without those whose bounds are equal."""
 
     actor_lr: Annotated[float, Range(0, 1e3)] = 0.0
     """Learning rate of the actor, constant; 0 uses learner.lr with its schedule."""
@@ -79,7 +81,8 @@ class Algorithm(FromReplay):
         given = (spaces.obs, self.actions.size, config.net, sac.alpha, config.world.stack, body)
         self.net: SoftActorCritic = seeded(seed("net"), SoftActorCritic, *given)
         asked = sac.target_entropy
-        self.target_entropy = -float(self.actions.size) if asked is None else asked
+        self.target_entropy = -float(self.actions.num_free) if asked is None else asked
+        self._most_alpha = sac.alpha  # so far
         self._own_lr = {name: lr for name, lr in (("actor_lr", sac.actor_lr), ("alpha_lr", sac.alpha_lr)) if lr > 0}
         clip = config.learner.clip_norm
         self.groups = (
@@ -130,6 +133,11 @@ class Algorithm(FromReplay):
 
     def metrics(self) -> dict[str, float]:
         return {"alpha": self.net.temperature["log_alpha"].exp().item()}
+
+    def problems(self, metrics: Mapping[str, float], rewards: RewardRange) -> dict[str, str]:
+        self._most_alpha = max(self._most_alpha, self.metrics()["alpha"])
+        entropy = max(abs(self.target_entropy), self.actions.num_free)  # of a step, where its policy is near the target
+        return beyond(metrics, rewards, self.config.sac.gamma, "sac", self._most_alpha * entropy)
 
     @classmethod
     def unused(cls, config: Any) -> dict[str, str]:

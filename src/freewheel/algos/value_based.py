@@ -3,7 +3,7 @@ mathematics of their losses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,13 +13,10 @@ from torch import Tensor, nn
 from freewheel.actors.value_policy import Explorer, ValuePolicy
 from freewheel.algos.algo import Outcome, Params, seeded
 from freewheel.algos.from_replay import FromReplay, ReplaySettings
-from freewheel.algos.value_range import PersistentProblems, RewardRange, beyond
 from freewheel.config import ExploreConfig, QConfig
 from freewheel.contracts import Batch, Draws, Forward, Lookahead, Loss, ParamGroup, Seed, Spaces
 from freewheel.errors import ConfigError
 from freewheel.memory.dials import Dials
-from freewheel.memory.lanes import Lanes
-from freewheel.memory.replay import ReplayMemory
 from freewheel.nets.masks import MaskedNet, mask_field, seen_of
 from freewheel.nets.value_net import QNet, build_net
 from freewheel.spec import choices
@@ -45,7 +42,6 @@ class ValueBased(FromReplay):
     num_values: str | None = None  # name of the setting of `q`: how many values an action has
     has_fractions = False
     num_act_taus = 0
-    rewards: RewardRange | None = None
 
     def __init__(
         self, config: Any, spaces: Spaces, seed: Seed, body: Any = None, loss: CustomLoss | None = None
@@ -68,7 +64,6 @@ class ValueBased(FromReplay):
         )
         self.net: QNet | MaskedNet = net if rest is None else MaskedNet(net, rest)
         self.first_action, self.num_act_noise = self.net.first_action, self.net.num_noise
-        self._persistent = PersistentProblems()
         self.groups = (ParamGroup("all", clip_norm=config.learner.clip_norm, target=self.target_rule()),)
         self.noises: tuple[str, ...] = ()
         if self.net.num_noise:
@@ -123,20 +118,6 @@ class ValueBased(FromReplay):
         dtype = self.spaces.action.dtype
         mask = mask_field(self.spaces.obs)
         return ValuePolicy(net, self, explorer, dtype, seed("noise"), len(lanes), lanes.start, dials, mask)
-
-    def memory(self, lanes: Lanes, seed: Seed, prefetch: int = 0) -> ReplayMemory:
-        self.rewards = RewardRange(lanes)
-        return super().memory(lanes, seed, prefetch)
-
-    def warnings(self, metrics: Mapping[str, float]) -> list[str]:
-        if self.rewards is None:
-            return []
-        self.rewards.look()
-        return self._persistent.told(self.problems(metrics, self.rewards))
-
-    def problems(self, metrics: Mapping[str, float], rewards: RewardRange) -> dict[str, str]:
-        """What is wrong with the newest values, by name."""
-        return beyond(metrics, rewards, self.config.q.gamma)
 
     @classmethod
     def unused_here(cls, spaces: Spaces, has_loss: bool) -> dict[str, str]:

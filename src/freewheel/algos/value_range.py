@@ -25,6 +25,7 @@ class RewardRange:
 
     def __init__(self, lanes: Lanes) -> None:
         self.low = self.high = 0.0
+        self.is_whole = True  # no row went by unseen, such as those before a resumed run
         self._lanes = lanes
         self._reader: Reader | None = None
         self._seen = np.zeros(lanes.num_lanes, np.int64)
@@ -35,6 +36,7 @@ class RewardRange:
         heads = reader.heads()
         first = reader.readable(np.maximum(self._seen, heads - MOST_ROWS // len(heads)), heads)
         first = np.maximum(first, reader.base)
+        self.is_whole = self.is_whole and not (first > self._seen).any()
         places = np.arange(int((heads - first).max()))
         lanes, which = np.nonzero(places < (heads - first)[:, None])
         if len(lanes):
@@ -42,11 +44,12 @@ class RewardRange:
             self.low, self.high = min(self.low, float(rewards.min())), max(self.high, float(rewards.max()))
         self._seen = heads
 
-    def values(self, gamma: float) -> tuple[float, float]:
-        """No policy has values beyond these."""
+    def values(self, gamma: float, bonus: float = 0.0) -> tuple[float, float]:
+        """No policy has values beyond these. `bonus` is what a step may add to its reward, or take from it."""
+        low, high = self.low - bonus, self.high + bonus
         if gamma == 1:
-            return (-math.inf if self.low else 0.0), (math.inf if self.high else 0.0)
-        return self.low / (1 - gamma), self.high / (1 - gamma)
+            return (-math.inf if low else 0.0), (math.inf if high else 0.0)
+        return low / (1 - gamma), high / (1 - gamma)
 
 
 class PersistentProblems:
@@ -64,15 +67,17 @@ class PersistentProblems:
         return [text for name, text in found.items() if self._counts[name] == PATIENCE]
 
 
-def beyond(metrics: Mapping[str, float], rewards: RewardRange, gamma: float) -> dict[str, str]:
-    """Problems of action values between metrics q_min and q_max."""
+def beyond(
+    metrics: Mapping[str, float], rewards: RewardRange, gamma: float, section: str = "q", bonus: float = 0.0
+) -> dict[str, str]:
+    """Problems of action values between metrics q_min and q_max. The settings of `section` have gamma."""
     low, high = metrics.get("q_min", 0.0), metrics.get("q_max", 0.0)
-    least, most = rewards.values(gamma)
-    if low < MARGIN * least - 1 or high > MARGIN * most + 1:
+    least, most = rewards.values(gamma, bonus)
+    if rewards.is_whole and (low < MARGIN * least - 1 or high > MARGIN * most + 1):
         return {
             "beyond": f"action values are between {low:.4g} and {high:.4g}, but rewards between {rewards.low:.4g} and "
-            f"{rewards.high:.4g} with q.gamma={gamma} allow {least:.4g} to {most:.4g} only: they grow without a reason. Lower "
-            "learner.lr, or raise learner.target_every_updates"
+            f"{rewards.high:.4g} with {section}.gamma={gamma} allow {least:.4g} to {most:.4g} only: they grow without a reason. Lower "
+            "learner.lr, or let the target network follow more slowly (learner.tau, learner.target_every_updates)"
         }
     if max(-low, high) > MOST_VALUE:
         return {

@@ -9,7 +9,7 @@ from freewheel.bench.harness import shown
 from freewheel.report.phases import USEFUL
 
 # Before and after the steady state, which is what a benchmark asks about.
-BESIDE = ("start", "compile", "checkpoint", "evaluate", "stop")
+BESIDE = ("start", "compile", "checkpoint", "stop")
 LEAST_RUNNING = 1e-9
 
 

@@ -21,6 +21,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from freewheel.machine.cores import num_cores
+
 OURS = "ours"
 
 # A second program that computes all the time adds 1 to the load; this is well on the way to it.
@@ -146,7 +148,7 @@ def describe_machine(peer_versions: Mapping[str, str]) -> Machine:
     packages = ("freewheel", "torch", "numpy")
     return {
         "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": num_cores(),
         "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),

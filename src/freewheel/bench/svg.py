@@ -10,13 +10,13 @@ from pathlib import Path
 
 # Told apart by most colour-blind readers, and in grey by their order.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
-WIDTH, PANEL_HEIGHT = 720, 220
+WIDTH, CHART_HEIGHT = 720, 220
 LEFT, RIGHT, TOP, BOTTOM = 76, 24, 34, 40
 NUM_TICKS = 4
 
 
 @dataclass(frozen=True)
-class Panel:
+class Chart:
     """Bars in groups: one bar per series in every group; None leaves a gap."""
 
     title: str
@@ -34,13 +34,13 @@ class Curve:
     is_dashed: bool = False
 
 
-def bars(title: str, panels: Sequence[Panel]) -> str:
-    """Panels below each other under one legend."""
-    names = list(dict.fromkeys(name for panel in panels for name in panel.series))
+def bars(title: str, charts: Sequence[Chart]) -> str:
+    """Charts below each other under one legend."""
+    names = list(dict.fromkeys(name for chart in charts for name in chart.series))
     parts = [_title(title), *_legend([(name, i) for i, name in enumerate(names)])]
-    for number, panel in enumerate(panels):
-        parts += _panel(panel, names, 64 + number * PANEL_HEIGHT)
-    return _document(64 + len(panels) * PANEL_HEIGHT, parts)
+    for number, chart in enumerate(charts):
+        parts += _chart(chart, names, 64 + number * CHART_HEIGHT)
+    return _document(64 + len(charts) * CHART_HEIGHT, parts)
 
 
 def lines(title: str, x_title: str, y_title: str, curves: Sequence[Curve]) -> str:
@@ -86,17 +86,17 @@ def nice_top(most: float) -> float:
     return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 8, 10) if step * power >= most * (1 - 1e-9))
 
 
-def _panel(panel: Panel, names: Sequence[str], y: float) -> list[str]:
-    top, bottom = y + TOP, y + PANEL_HEIGHT - BOTTOM
-    values = [value for figures in panel.series.values() for value in figures if value is not None]
+def _chart(chart: Chart, names: Sequence[str], y: float) -> list[str]:
+    top, bottom = y + TOP, y + CHART_HEIGHT - BOTTOM
+    values = [value for figures in chart.series.values() for value in figures if value is not None]
     most = nice_top(max(values, default=1.0))
-    parts = [_text(LEFT - 60, y + 18, panel.title), *_grid(most, top, bottom)]
-    room = (WIDTH - LEFT - RIGHT) / max(len(panel.groups), 1)
-    bar = room * 0.8 / max(len(panel.series), 1)
-    for g, group in enumerate(panel.groups):
+    parts = [_text(LEFT - 60, y + 18, chart.title), *_grid(most, top, bottom)]
+    room = (WIDTH - LEFT - RIGHT) / max(len(chart.groups), 1)
+    bar = room * 0.8 / max(len(chart.series), 1)
+    for g, group in enumerate(chart.groups):
         start = LEFT + g * room + room * 0.1
         parts.append(_text(LEFT + (g + 0.5) * room, bottom + 18, group, "middle"))
-        for s, (name, figures) in enumerate(panel.series.items()):
+        for s, (name, figures) in enumerate(chart.series.items()):
             value = figures[g]
             if value is None:
                 continue

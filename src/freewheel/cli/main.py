@@ -14,6 +14,7 @@ from typing import NoReturn
 from freewheel.errors import ConfigError, EnvError, FreewheelError, RoleLost
 from freewheel.imports import nearest
 from freewheel.machine.limits import system_errors_named
+from freewheel.machine.process import mark_programs
 from freewheel.machine.signals import end, ends_at_once, remember_interrupts, was_interrupted
 
 # Each command is a module of this package with a main(args); it is imported only when it is called.
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def be_the_program() -> NoReturn:
     remember_interrupts()
+    mark_programs()
     try:
         code = command(sys.argv[1:])
     except Exception:

@@ -50,7 +50,7 @@ class LogConfig:
     """Thin out the logs of long runs: keep one of every (episodes so far / this) episodes, and wait at least (seconds so far / this) between two rows of metrics. 0 logs everything."""
 
     clip_every_steps: Natural = 0
-    """Film a greedy episode for TensorBoard, at the first checkpoint after this many steps; 0 films none."""
+    """Film a greedy episode for TensorBoard, at the first checkpoint after this many steps, after 40 films more rarely (thin_after); 0 films none."""
 
     sinks: tuple[str, ...] = ()
     """Your own logs, each as module:name: a function that takes the run folder and the settings and returns a Log."""

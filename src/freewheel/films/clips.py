@@ -33,6 +33,7 @@ SIDE = 320  # of a clip
 FPS = 30.0  # of an env that does not say
 FINISH_S = 2 * FFMPEG_S  # to write the file when all frames are there
 SEED = 0  # of a clip: the same episode each time: only the agent differs
+DENSE = 40  # as many clips come at the given distance; later ones come ever more rarely
 
 
 def clips_for(config: Config, env: Any) -> list[Callback]:
@@ -40,31 +41,34 @@ def clips_for(config: Config, env: Any) -> list[Callback]:
     is_object = hasattr(env, "step") and not isinstance(env, type)
     if not (config.log.clip_every_steps and config.log.tensorboard) or is_object:
         return []
-    return [Clips(config.log.clip_every_steps, env=env)]
+    return [Clips(config.log.clip_every_steps, env=env, dense=DENSE if config.log.thin_after else 0)]
 
 
 class Clips(Callback):
     """Films the beginning of a greedy episode at the first checkpoint after every `every_steps` steps.
 
-    The calling process waits for it, up to `max_steps` steps: about a second for a game. An env that cannot be filmed is reported
-    once, and the training goes on without clips.
+    After `dense` clips the distance grows with the run: a clip is at least 1 / `dense` of the steps so far behind the one before, 0 keeps
+    the distance. The calling process waits for it, up to `max_steps` steps: about a second for a game. An env that cannot be filmed is
+    reported once, and the training goes on without clips.
     """
 
-    def __init__(self, every_steps: int, max_steps: int = 200, env: Any = None) -> None:
-        if every_steps < 1 or max_steps < 1:
-            raise ConfigError(f"Clips(every_steps={every_steps}, max_steps={max_steps}): both must be at least 1.")
+    def __init__(self, every_steps: int, max_steps: int = 200, env: Any = None, dense: int = DENSE) -> None:
+        if every_steps < 1 or max_steps < 1 or dense < 0:
+            raise ConfigError(
+                f"Clips(every_steps={every_steps}, max_steps={max_steps}, dense={dense}): the first two must be at least 1, the third 0."
+            )
         if isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)):
             raise ConfigError(
                 f"{env_name(env)} is an env object that the training uses, and Clips needs its own. Give an id or a function that makes one."
             )
         check_film(Path("clip.gif"))
-        self._every, self._max_steps, self._env = every_steps, max_steps, env
+        self._every, self._max_steps, self._env, self._dense = every_steps, max_steps, env, dense
         self._due: int | None = 0
 
     def on_checkpoint(self, moment: Moment, path: Path) -> None:
         if self._due is None or moment.step < self._due or moment.folder is None:
             return
-        self._due = moment.step + self._every
+        self._due = moment.step + max(self._every, moment.step // self._dense if self._dense else 0)
         try:
             gif, sides = film_policy(load_policy(path, trust=moment.is_ours), self._env, self._max_steps)
             write_clip(open_run(moment.folder).tensorboard, "play", moment.step, gif, sides)

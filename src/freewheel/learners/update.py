@@ -113,7 +113,8 @@ class Update:
             return self._update_eagerly(batch, draws)
         self.num_updates += self.unrolled
         if not self.moves_in_graph:
-            self._move_targets()
+            # After an update alone, as before an error, no call ends where a target moves.
+            self._move_targets(self.unrolled if self.num_updates % self.unrolled else 1)
         return Updated(loss, norm, self.algo.outcome(*outcome))
 
     def gradient(self, batch: Batch, draws: Draws, which: int = 0) -> Gradient:
@@ -285,11 +286,12 @@ class Update:
             for own, group in zip(self.passes.slices, self.algo.groups, strict=True)
         ]
 
-    def _move_targets(self) -> None:
-        due = [(own, share) for own, rule in self.rules if (share := share_at(rule, self.num_updates))]
-        for own, share in due:
-            self.state.target[own].lerp_(self.state.weights[own], share)
-        self.num_moves += bool(due)
+    def _move_targets(self, made: int = 1) -> None:
+        for count in range(self.num_updates - made + 1, self.num_updates + 1):
+            due = [(own, share) for own, rule in self.rules if (share := share_at(rule, count))]
+            for own, share in due:
+                self.state.target[own].lerp_(self.state.weights[own], share)
+            self.num_moves += bool(due)
 
     def _in_parts(self, gradient_of: GradientOf, batch: Batch, draws: Draws, which: int) -> Gradient:
         if self.num_parts == 1:

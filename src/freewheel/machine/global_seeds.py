@@ -5,19 +5,30 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 
 NUMPY_SEEDS = 1 << 32
+
+_late: list[int] = []  # the seed of torch, which is not loaded yet
 
 
 def seed_globals(seed: int) -> None:
     """Seeds those of Python, numpy and, where it is loaded, torch. Every process that steps envs or learns has a seed of its own."""
     random.seed(seed)
     np.random.seed(seed % NUMPY_SEEDS)
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(seed)
+    _late[:] = [seed]
+    seed_torch()
+
+
+def seed_torch() -> None:
+    """With the seed that it was not there for, if it is loaded now."""
+    if _late and "torch" in sys.modules:
+        import torch  # waits where another thread is loading it
+
+        with suppress(IndexError):  # that thread was first
+            torch.manual_seed(_late.pop())
 
 
 @contextmanager

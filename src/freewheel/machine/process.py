@@ -48,6 +48,15 @@ def sweep(pids: Iterable[int]) -> None:
         time.sleep(0.01)
 
 
+def mark_programs() -> None:
+    """Programs that this process starts itself, such as those of an env in the sequential runtime, end with it by `sweep_own`."""
+    os.environ.setdefault(OWNER, below(owner_id(), os.getpid()))
+
+
+def sweep_own() -> None:
+    sweep([os.getpid()])
+
+
 def begin(owner: str, group: int = 0) -> None:
     """The first instructions of a process that steps an env or computes. It joins a process group, or leads its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

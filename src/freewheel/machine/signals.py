@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from freewheel.machine.process import ASKS_TO_END, leave
+from freewheel.machine.process import ASKS_TO_END, leave, sweep_own
 
 # A program may signal a process and its group at the same time; nobody presses Ctrl-C twice this fast.
 AT_ONCE_S = 0.1
@@ -70,8 +70,15 @@ def _count_interrupt() -> None:
 
 
 def leave_within(seconds: float, code: int) -> None:
-    """This process ends by then, whatever still runs in it."""
-    timer = threading.Timer(seconds, os._exit, [code])
+    """This process ends by then with the programs that it started, whatever still runs in it."""
+
+    def leave_now() -> None:
+        try:
+            sweep_own()
+        finally:
+            os._exit(code)
+
+    timer = threading.Timer(seconds, leave_now)
     timer.daemon = True
     timer.start()
 
@@ -86,6 +93,7 @@ def end(code: int, within_s: float) -> NoReturn:
         interpreter._shutdown()  # as the interpreter does when a program returns
         atexit._run_exitfuncs()
     finally:
+        sweep_own()
         leave(code)
 
 

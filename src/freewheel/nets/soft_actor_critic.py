@@ -108,6 +108,8 @@ class SquashedGaussian:
         low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))  # type: ignore[attr-defined]
         self._middle, self._reach = (high + low) / 2, (high - low) / 2
         self._low, self._high = space.low, space.high  # type: ignore[attr-defined]
+        self._is_free = self._reach > 0  # a dimension whose bounds are equal has one action, and no entropy
+        self.num_free = int(self._is_free.sum())
         self.size = len(self._middle)
         self.num_outputs, self.num_noise = 2 * self.size, self.size
 
@@ -126,10 +128,14 @@ class SquashedGaussian:
         """Actions in -1..1 that the gradient flows through, and their log-probabilities [B] there."""
         mean, log_std = out[:, : self.size], out[:, self.size :].clamp(MIN_LOG_STD, MAX_LOG_STD)
         drawn = mean + log_std.exp() * noise
-        log_prob = (-0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(1)
+        log_prob = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
         # log(1 - tanh(x)^2), finite for every x.
         squashed = 2 * (math.log(2) - drawn - torch.nn.functional.softplus(-2 * drawn))
-        return torch.tanh(drawn), log_prob - squashed.sum(1)
+        action = torch.tanh(drawn)
+        if self.num_free < self.size:
+            is_free = torch.from_numpy(self._is_free).to(drawn.device, drawn.dtype)
+            action, log_prob, squashed = action * is_free, log_prob * is_free, squashed * is_free
+        return action, log_prob.sum(1) - squashed.sum(1)
 
     def in_unit(self, actions: Tensor) -> Tensor:
         """Stored actions as the critics see them: [B, size] in -1..1."""

@@ -19,7 +19,7 @@ LEARNER = (
     "report",
     "stop",
 )
-SUPERVISOR = ("start", "watch", "log", "checkpoint", "evaluate", "stop")
+SUPERVISOR = ("start", "watch", "log", "checkpoint", "stop")
 
 # All pages of a ledger share one list of names; each role uses its own part of it.
 PHASES = tuple(dict.fromkeys([*ACTOR, *LEARNER, *SUPERVISOR]))

@@ -41,7 +41,6 @@ WORDS = {
     "compile": ("compiling", "use --compile auto, which compiles in the background"),
     "report": ("reporting metrics", _LOG),
     "log": ("writing logs", _LOG),
-    "evaluate": ("evaluating", "evaluate fewer episodes (--eval-episodes)"),
 }
 # Other advice for a single process, which has neither actors nor batches prepared in advance.
 ALONE = {

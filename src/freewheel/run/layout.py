@@ -30,7 +30,7 @@ def choose(config: Config, cores: int) -> Layout:
     """The layout of these settings on so many cores."""
     lanes, threads = config.world.lanes, config.learner.threads or 1
     if why := _why_sequential(config, cores):
-        reason = f"{why}; one process acts and learns in turn."
+        reason = f"{why}; one process acts and learns."
         return Layout("sequential", 1, (lanes,), 1, {"actor": threads, "learner": threads}, reason)
     why = f"There are {cores} cores, so actors and learner run side by side"
     if config.runtime == "local":

@@ -17,7 +17,7 @@ from freewheel.machine.guard import Guard
 from freewheel.machine.pinning import OwnCore, Pin
 from freewheel.machine.process import how_it_ended, sweep
 from freewheel.report.account import RoleTime
-from freewheel.report.phases import PHASES
+from freewheel.report.phases import PHASES, WAITS
 from freewheel.report.usage import ProcessUsage
 from freewheel.run.channel import Message
 from freewheel.run.entry import COMPILE, ONLY_FIND
@@ -29,6 +29,7 @@ STARTING, STOPPED = PHASES.index("start"), PHASES.index("stop")
 WATCH_S = 0.5  # between two looks at signs of life
 AWAY_S = 5.0  # a look this late means that the supervisor itself was stopped
 START_S = 180.0  # importing an env and making its copies may take long
+ASLEEP_S = 30.0  # a role that waits looks up four times a second, but late on a busy machine
 STALE_SHARE = 1 / 6  # of the time limit: a silent role is reported after this
 BUDGET_S = 600.0  # restarts are counted within this time
 PATIENCE_S = 8.0  # for the end of an interrupted run
@@ -69,6 +70,7 @@ class Supervisor:
             "checkpoint": LAST_CALL_S,
             "stop": LAST_CALL_S,
             "env": plan.config.local.step_timeout_s,
+            **dict.fromkeys(WAITS, max(ASLEEP_S, plan.config.local.stall_s)),
         }
 
     @property

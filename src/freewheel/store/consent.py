@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from freewheel.config import Config, from_dict
-from freewheel.errors import Untrusted
+from freewheel.errors import CheckpointError, ConfigError, Untrusted
 from freewheel.nets.custom import GIVEN
 
 # The settings whose names are imported: whenever an agent acts, and when its run goes on.
@@ -45,7 +45,12 @@ def read_settings(
     algo = str(saved.get("algo", "dqn"))  # `from_dict` imports it
     if is_refusing and ":" in algo and "algo" in consent.uses:
         raise _refusal({"algo": algo}, where, foreign, consent)
-    config = from_dict(saved, changes)
+    try:
+        config = from_dict(saved)
+    except ConfigError as error:
+        raise CheckpointError(f"the settings of {where} cannot be used: {error}") from error
+    if changes:
+        config = from_dict(saved, changes)
     found = {name: text for name, text in _named(config) if name in consent.uses}
     if is_refusing and found:
         raise _refusal(found, where, foreign, consent)

@@ -142,12 +142,13 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Locks the run for this process. A ConfigError names the process that has the lock."""
+        """Locks the run for this process. A ConfigError names the process that has the lock; a CheckpointError what is in its place."""
         path = self.path / LOCK
         try:
             fd = _open_lock(self.path, os.O_CREAT)
         except OSError as error:
-            raise ConfigError(f"run {self.path} cannot be locked: {error.strerror}. Is the folder yours?") from error
+            kind = CheckpointError if path.is_symlink() or (path.exists() and not path.is_file()) else ConfigError
+            raise kind(f"run {self.path} cannot be locked: {error.strerror}. Is the folder yours?") from error
         try:
             for _ in range(LOCK_TRIES):
                 if _try_lock(fd):

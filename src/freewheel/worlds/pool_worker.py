@@ -15,7 +15,7 @@ import gymnasium
 
 from freewheel.errors import EnvError, Trouble
 from freewheel.machine import process
-from freewheel.machine.global_seeds import seed_globals
+from freewheel.machine.global_seeds import seed_globals, seed_torch
 from freewheel.spec import Space
 from freewheel.worlds.check import close_all
 from freewheel.worlds.inline import InlineWorld
@@ -112,6 +112,7 @@ class Stepper:
                 envs.append(make())
                 self._check(envs[-1])
                 self._table.beats[self._thread] += 1  # shows that it is alive: many envs take long to make
+            seed_torch()  # an env may have loaded it
             task = self._task
             world = InlineWorld(envs, task.seed, task.name, lanes=self._lanes, rows=self._rows, resets_at_once=1)
             self._serve(world)
