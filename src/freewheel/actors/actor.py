@@ -53,6 +53,7 @@ class GroupActor:
         self.index, self.group, self.policy, self.weights = index, group, policy, weights
         self.lanes, self.writer, self.first_lane, self.bootstraps = lanes, writer, first_lane, bootstraps
         self.counts, self.pace, self._config = counts, pace, config
+        self._learns_raw = config.reward_scale == 1.0 and config.reward_clip <= 0.0
         self.episodes = Episodes(group.num_lanes)
         fields = writer.spec.fields
         self.history = History(fields, group.num_lanes, config.stack) if config.stack > 1 else None
@@ -140,7 +141,8 @@ class GroupActor:
         # Counted before and after: if the actor dies in between, the number of unfinished rows is known.
         self._count(ROWS_BEGUN, len(lanes))
         own = lanes + self.first_lane if self.first_lane else lanes
-        reward = learned(reward, self._config)
+        if not self._learns_raw:
+            reward = learned(reward, self._config)
         self.writer.append(own, fields, reward, terminated, truncated, self.weights.version)
         self._count(ROWS, len(lanes))
 

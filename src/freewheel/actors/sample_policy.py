@@ -228,40 +228,55 @@ class LaneNoise:
     """
 
     def __init__(self, seed: int, num_lanes: int, width: int, *, is_normal: bool, first_lane: int = 0) -> None:
-        self.drawn = np.zeros(num_lanes, np.int64)
+        self._drawn = np.zeros(num_lanes, np.int64)
         self._seed, self._is_normal, self._first_lane = seed, is_normal, first_lane
         self._blocks = np.zeros((BLOCK, num_lanes, width), np.float32)
         self._made = np.full(num_lanes, -1, np.int64)  # which block each lane has
         self._even: int | None = 0  # the draws of every lane, if all have as many
+        self._even_block = -1  # which block all lanes have
+        self._all: Array | None = (
+            None  # the array by which a world names all lanes in order, which it gives again and again
+        )
+
+    @property
+    def drawn(self) -> Array:
+        if self._even is not None:
+            self._drawn[...] = self._even
+        return self._drawn
 
     def go_to(self, drawn: Array) -> None:
         """Continues after so many draws of each lane."""
-        self.drawn[...] = drawn
+        self._drawn[...] = drawn
         self._even = int(drawn[0]) if (drawn == drawn[0]).all() else None
-        self._made[...] = -1
+        self._made[...] = self._even_block = -1
 
     def draw(self, lanes: Array) -> Array:
-        """[k, width] for these lanes, all different."""
-        if self._even is None or len(lanes) != len(self.drawn):
+        """[k, width] for these lanes, all different. Not to be changed."""
+        even = self._even
+        if even is None or len(lanes) != len(self._made):
             return self._draw_unevenly(lanes)
-        block, index = divmod(self._even, BLOCK)
-        if index == 0 or self._made[0] != block:
-            for lane in range(len(self.drawn)):
+        block, index = divmod(even, BLOCK)
+        if block != self._even_block:
+            for lane in range(len(self._made)):
                 self._make(lane, block)
-        self._even += 1
-        self.drawn += 1
-        drawn: Array = self._blocks[index].take(lanes, 0)
-        return drawn
+            self._even_block = block
+        self._even = even + 1
+        drawn: Array = self._blocks[index]
+        if lanes is self._all:
+            return drawn
+        if self._all is None and (lanes[:-1] < lanes[1:]).all():
+            self._all = lanes
+        return drawn.take(lanes, 0)
 
     def _draw_unevenly(self, lanes: Array) -> Array:
-        self._even = None
-        count = self.drawn[lanes]
+        drawn, self._even = self.drawn, None
+        count = drawn[lanes]
         block, index = np.divmod(count, BLOCK)
         for i in np.flatnonzero(block != self._made[lanes]).tolist():
             self._make(int(lanes[i]), int(block[i]))
-        self.drawn[lanes] = count + 1
-        drawn: Array = self._blocks[index, lanes]
-        return drawn
+        drawn[lanes] = count + 1
+        rows: Array = self._blocks[index, lanes]
+        return rows
 
     def _make(self, lane: int, block: int) -> None:
         seed = np.random.SeedSequence([self._seed, lane + self._first_lane, block])

@@ -159,7 +159,8 @@ class FastMlp:
 
     def __call__(self, obs: Mapping[str, Array]) -> Array:
         x = obs[self._name]
-        x = x.reshape(len(x), -1)
+        if x.ndim != 2:
+            x = x.reshape(len(x), -1)
         if self._norm is not None:
             mean, var = self._norm
             x = np.clip((x - mean) / np.sqrt(var + np.float32(NORM_EPS)), -NORM_BOUND, NORM_BOUND)
