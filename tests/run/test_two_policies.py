@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import freewheel
 from freewheel.cli import eval as cli_eval
 from freewheel.cli import play as cli_play
 from freewheel.cli import runs as cli_runs
-from freewheel.errors import CheckpointError, ConfigError
+from freewheel.errors import CheckpointError, ConfigError, Untrusted
+from freewheel.store import checkpoint
 from freewheel.store.checkpoint import load_newest
 
 WORLD = '{"blue_lanes": 2, "blue_every": 2}'  # four blue lanes at every second recv: half of all steps
@@ -231,3 +233,29 @@ def test_a_world_of_several_groups_needs_several_policies(tmp_path: Path) -> Non
     given = {**SETTINGS, "runtime": "sequential", "log.folder": str(tmp_path)}
     with pytest.raises(ConfigError, match="the world has the groups red, blue; each needs a policy"):
         freewheel.train("quiz", steps=100, settings=given, preset="none")
+
+
+def test_a12_a_forged_policy_among_several_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each policy's settings are somebody else's, the others may be what they were."""
+    folder = train(tmp_path / "runs", "sequential", 200).folder
+    (tmp_path / "evil_pkg.py").write_text("import pathlib\npathlib.Path('it ran').touch()\nBody = print\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("red", "blue"):
+        forged = Path(shutil.copytree(folder, tmp_path / f"forged-{name}"))
+        config = json.loads((forged / "config.json").read_text())
+        config["policies"][name]["net"]["body"] = "evil_pkg:Body"
+        (forged / "config.json").write_text(json.dumps(config))
+        (saved,) = (forged / "checkpoints").iterdir()
+        state = json.loads((saved / "state.json").read_text())
+        state["policies"][name]["config"]["net"]["body"] = "evil_pkg:Body"
+        (saved / "state.json").write_text(json.dumps(state))
+        files = sorted(path.name for path in saved.iterdir() if path.name != "manifest.json")
+        manifest = checkpoint._manifest(saved, load_newest(folder / "checkpoints").step, files)
+        (saved / "manifest.json").write_bytes(manifest)
+        with pytest.raises(Untrusted, match="names code"):
+            freewheel.train(resume=forged, steps=400, is_quiet=True)
+        with pytest.raises(Untrusted, match="names code, net.body='evil_pkg:Body'"):
+            freewheel.load(forged, name=name)
+        freewheel.load(forged, name="blue" if name == "red" else "red")
+    assert not (tmp_path / "it ran").exists()
