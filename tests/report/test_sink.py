@@ -15,7 +15,7 @@ import torch
 
 from freewheel.report.csvlog import EpisodesCsv, MetricsCsv
 from freewheel.report.episodes import Episode
-from freewheel.report.sink import Metrics, Record, Sink
+from freewheel.report.sink import BATCH_ROWS, Metrics, Record, Sink
 
 
 class Kept:
@@ -67,7 +67,7 @@ def test_a_full_batch_is_written_at_once_and_a_small_one_in_time(monkeypatch: py
     kept = Kept()
     monkeypatch.setattr("freewheel.report.sink.BATCH_S", 60.0)
     with Sink([kept]) as sink:
-        for step in range(100):
+        for step in range(BATCH_ROWS):
             sink.metrics(step, {})
         assert kept.wrote.wait(20)
         assert len(kept.batches) == 1
@@ -138,7 +138,7 @@ import sys
 from pathlib import Path
 from freewheel.report.csvlog import EpisodesCsv, MetricsCsv
 from freewheel.report.episodes import Episode
-from freewheel.report.sink import Sink
+from freewheel.report.sink import BATCH_ROWS, Sink
 sink = Sink([MetricsCsv(Path("metrics.csv")), EpisodesCsv(Path("episodes.csv"))])
 for step in range(250):
     sink.metrics(step, {"loss": 0.5})

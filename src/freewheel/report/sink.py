@@ -14,7 +14,7 @@ from typing import Protocol, SupportsFloat
 
 from freewheel.report.episodes import Episode
 
-BATCH_ROWS, BATCH_S = 100, 1.0
+BATCH_ROWS, BATCH_S = 1000, 1.0
 # About a minute of logging at a thousand rows per second, and a few megabytes.
 MOST_WAITING = 50_000
 
@@ -46,7 +46,7 @@ class Log(Protocol):
 
 
 class Sink:
-    """Hands records to logs in batches of 100 rows or of one second, whichever comes first.
+    """Hands records to logs in batches of 1,000 rows or of one second, whichever comes first.
 
     `metrics` and `episodes` never block: if the logs cannot keep up, records are dropped and counted; so are those that a log which
     failed does not get. `close` writes all accepted records, also when the interpreter ends by an exception.

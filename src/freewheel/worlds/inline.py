@@ -250,15 +250,15 @@ class InlineWorld(OneGroup):
 
     def _next_episodes(self, ready: Ready, over: Array) -> Ready:
         """Puts the first rows of new episodes where these ended, or leaves these lanes to later recv calls."""
-        lanes = ready.lanes.take(over).tolist()
+        lanes = ready.lanes[over].tolist()
         if self.resets_at_once is None or len(lanes) == len(ready.lanes):
             self._begin(lanes, ready.obs, over.tolist())
             ready.reward[over], ready.first[over] = 0, True
             return ready
         self._fresh.update(dict.fromkeys(lanes, True))
         on = np.delete(np.arange(len(ready.lanes)), over)
-        obs = {name: rows.take(on, 0) for name, rows in ready.obs.items()}
-        return Ready(ready.lanes.take(on), obs, ready.reward.take(on), ready.first.take(on), ready.ended)
+        obs = {name: rows[on] for name, rows in ready.obs.items()}
+        return Ready(ready.lanes[on], obs, ready.reward[on], ready.first[on], ready.ended)
 
     def _begin(self, lanes: list[int], obs: Obs, places: list[int]) -> None:
         """Begins the next episodes of these lanes, and writes their first observations into these rows."""
@@ -326,8 +326,8 @@ def _action_logger(space: Space, history: deque[Any]) -> Callable[[Any], None]:
 
 def _ends(ready: Ready, over: Array, flags: Array) -> Ended:
     """A copy of the final rows among these."""
-    obs, ends = {name: rows.take(over, 0) for name, rows in ready.obs.items()}, flags.take(over)
-    return Ended(ready.lanes.take(over), obs, ready.reward.take(over), ends & TERMINATED != 0, ends & TRUNCATED != 0)
+    obs, ends = {name: rows[over] for name, rows in ready.obs.items()}, flags[over]
+    return Ended(ready.lanes[over], obs, ready.reward[over], ends & TERMINATED != 0, ends & TRUNCATED != 0)
 
 
 def _plain_field(leaves: Sequence[Leaf]) -> str | None:
