@@ -73,9 +73,9 @@ def test_a_full_batch_is_written_at_once_and_a_small_one_in_time(monkeypatch: py
         assert len(kept.batches) == 1
         kept.wrote.clear()
         monkeypatch.setattr("freewheel.report.sink.BATCH_S", 0.1)
-        sink.metrics(100, {})
+        sink.metrics(BATCH_ROWS, {})
         assert kept.wrote.wait(20)
-        assert kept.steps() == list(range(101))
+        assert kept.steps() == list(range(BATCH_ROWS + 1))
 
 
 def test_a_slow_log_makes_nobody_wait_and_drops_are_counted(capfd: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +138,7 @@ import sys
 from pathlib import Path
 from freewheel.report.csvlog import EpisodesCsv, MetricsCsv
 from freewheel.report.episodes import Episode
-from freewheel.report.sink import BATCH_ROWS, Sink
+from freewheel.report.sink import Sink
 sink = Sink([MetricsCsv(Path("metrics.csv")), EpisodesCsv(Path("episodes.csv"))])
 for step in range(250):
     sink.metrics(step, {"loss": 0.5})
