@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from freewheel.errors import Diverged as Diverged
     from freewheel.errors import EnvError as EnvError
     from freewheel.errors import FreewheelError as FreewheelError
+    from freewheel.errors import RoleLost as RoleLost
     from freewheel.report.episodes import Episode as Episode
     from freewheel.run.callback import Callback as Callback
     from freewheel.run.callback import Moment as Moment
@@ -36,6 +37,7 @@ _NAMES = {
     "Moment": "freewheel.run.callback:Moment",
     "Outcome": "freewheel.algos.algo:Outcome",
     "Policy": "freewheel.store.load:Policy",
+    "RoleLost": "freewheel.errors:RoleLost",
     "Run": "freewheel.train:Run",
     "load": "freewheel.store.load:load_policy",
     "train": "freewheel.train:train",

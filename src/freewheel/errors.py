@@ -14,14 +14,16 @@ FreewheelError
 from __future__ import annotations
 
 import traceback
+from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 MOST_TEXT = 20_000  # of an error that goes to another process
-# What the user's code may raise: a sys.exit() in it must not look like a run that succeeded.
-RAISED = (Exception, SystemExit)
+# What the user's code may raise: a sys.exit() in it must not look like a run that succeeded, and asyncio's end of a task is an error.
+RAISED = (Exception, SystemExit, GeneratorExit, CancelledError)
+MOST_QUOTED = 2_000  # characters of an error's message in another message
 MOST_SHOWN = 200  # characters of a value in a message
 
 
@@ -41,6 +43,14 @@ class Untrusted(ConfigError):
 
 class EnvError(FreewheelError):
     """An env that broke its contract."""
+
+
+class Breach(Exception):
+    """What an env did wrong, and the cure, for a part of ours that stands between it and the world. The world says where."""
+
+    def __init__(self, what: str, cure: str) -> None:
+        super().__init__(f"{what}. {cure}")
+        self.what, self.cure = what, cure
 
 
 class Diverged(FreewheelError):
@@ -70,6 +80,15 @@ def shown(value: Any) -> str:
     except ValueError:  # Python does not write numbers of more than 4,300 digits
         return "a number of more than 4,300 digits"
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}... ({len(text):,} characters)"
+
+
+def quoted(error: BaseException) -> str:
+    """Its message, of code that is not ours: it may be long, and may fail itself."""
+    try:
+        text = str(error)
+    except Exception as other:
+        return f"(its message cannot be shown: {type(other).__name__})"
+    return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}... ({len(text):,} characters)"
 
 
 class ChildTrace(Exception):
@@ -114,12 +133,12 @@ class Trouble:
     @classmethod
     def of(cls, error: BaseException) -> Trouble:
         """Wrong settings, an env that breaks its contract and a divergence come again after a restart; other errors may not."""
-        broke_contract = isinstance(error, EnvError) and error.__cause__ is None
+        broke_contract = isinstance(error, EnvError) and isinstance(error.__cause__, (Breach, type(None)))
         # The message of our own errors is enough; the traceback of the user's code belongs to the cause.
         shown = error.__cause__ if isinstance(error, FreewheelError) else error
         return cls(
             type(error).__name__,
-            str(error)[-MOST_TEXT:],
+            str(error)[:MOST_TEXT] if isinstance(error, FreewheelError) else quoted(error),
             "".join(traceback.format_exception(shown))[-MOST_TEXT:] if shown is not None else "",
             broke_contract or isinstance(error, (ConfigError, Diverged)),
         )

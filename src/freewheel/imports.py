@@ -7,9 +7,10 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
-from freewheel.errors import RAISED, ConfigError, EnvError
+from freewheel.errors import RAISED, ConfigError, EnvError, quoted
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -31,8 +32,10 @@ def is_import(name: str) -> bool:
 
 def find_module(name: str) -> Any:
     """Imports a module, also from the current folder."""
-    here = os.getcwd()
-    if here not in sys.path:
+    here = ""
+    with suppress(OSError):  # it was removed
+        here = os.getcwd()
+    if here and here not in sys.path:
         sys.path.append(here)  # an installed command does not search the current folder; last, so that it hides nothing
     try:
         return importlib.import_module(name)
@@ -45,7 +48,7 @@ def find_module(name: str) -> Any:
         raise EnvError(f"importing {name} failed: {error}. Install what it needs.") from error
     except RAISED as error:
         raise EnvError(
-            f"importing {name} raised {type(error).__name__}: {error}. The traceback above shows its line."
+            f"importing {name} raised {type(error).__name__}: {quoted(error)}. The traceback above shows its line."
         ) from error
 
 

@@ -107,3 +107,35 @@ def test_it_is_refused_before_a_run_begins(algo: str, tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match="draws random numbers"):
         freewheel.train("CartPole-v1", algo=algo, steps=100, body=RANDOM["dropout"][0], settings=settings)
     assert list(tmp_path.iterdir()) == []
+
+
+class Doubles(nn.Module):
+    """Works in place on what it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 8)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.layer(obs.mul_(2))
+
+
+def test_a_network_that_writes_into_its_input_is_not_called_random() -> None:
+    config = assemble("env", {"algo": "dqn", "net.hidden": (8,)}, "none")
+    refuse_modes(make_algo(config, Spaces(spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2), 1), body=Doubles()))
+
+
+def test_a_frozen_parameter_is_named() -> None:
+    body = Doubles()
+    body.layer.bias.requires_grad_(False)
+    config = assemble("env", {"algo": "dqn", "net.hidden": (8,)}, "none")
+    with pytest.raises(ConfigError, match=r"parameter layer\.bias with requires_grad=False"):
+        make_algo(config, Spaces(spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2), 1), body=body)
+
+
+@pytest.mark.parametrize(
+    "given", [{"learner.batch_size": 1}, {"learner.accumulate": 32}, {"learner.workers": 2, "learner.accumulate": 16}]
+)
+def test_batch_norm_needs_two_rows(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="net.norm=batch needs at least 2 rows"):
+        assemble("env", {"algo": "dqn", "net.norm": "batch", "learner.batch_size": 32, **given}, "none")

@@ -151,7 +151,7 @@ def test_actions_lie_between_the_bounds_and_come_back() -> None:
     "space", [spaces.Discrete(3), spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(0, 5, (2,), np.int64)]
 )
 def test_other_actions_are_refused(space: Any) -> None:
-    with pytest.raises(ConfigError, match="sac acts in Box spaces of floats whose bounds are finite"):
+    with pytest.raises(ConfigError, match="sac acts in Box spaces of floats"):
         SquashedGaussian(space)
 
 

@@ -169,7 +169,7 @@ def test_rollouts_of_varying_length_are_never_compiled(collect: str, decides: bo
     with ours, theirs:
         supervisor = Channel(ours)
         process = LearnerProcess(plan, plan.policies[0], 0, Channel(theirs))
-        process.learner.update_s = 0.5
+        process.learner._update_times.append(0.5)
         process._report()
         told = [message["update_s"] for message in supervisor.receive() if "update_s" in message]
         process.learner.close()

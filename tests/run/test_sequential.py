@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ from run_cases import train as train_small
 import freewheel
 from freewheel import Callback, Moment
 from freewheel.config import find_algo, from_dict
-from freewheel.errors import CheckpointError, ConfigError
+from freewheel.errors import CheckpointError, ConfigError, EnvError
 from freewheel.run import state
 from freewheel.store import saver
 from freewheel.store.checkpoint import load, load_newest, save
@@ -281,3 +285,55 @@ def test_what_is_put_back_is_what_was_saved(algo: str, settings: dict[str, Any],
     finally:
         one.close()
         two.close()
+
+
+class Wanders(gymnasium.Env[Any, Any]):
+    """Changes the current folder, or raises what is no Exception."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, how: str = "") -> None:
+        self.how, self.count = how, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        if self.count == 150:
+            if self.how.startswith("/"):
+                os.chdir(self.how)
+            elif self.how:
+                raise asyncio.CancelledError("the simulator's task")
+        return np.zeros(2, np.float32), 0.0, self.count % 20 == 0, False, {}
+
+
+def test_a_run_stays_in_its_folder_when_the_env_leaves_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    where = partial(Wanders, str(tmp_path / "other"))
+    run = train(Path("runs"), env=where, steps=900, settings={"checkpoint.every_steps": 300})
+    assert Path.cwd() == tmp_path / "other"
+    assert os.listdir() == []
+    assert run.folder.parent == tmp_path / "runs"
+    assert load_newest(run.folder / "checkpoints").step == 900
+    assert json.loads((run.folder / "status.json").read_text())["status"] == "finished"
+
+
+def test_a_cancelled_task_of_an_env_is_an_error_of_the_env(tmp_path: Path) -> None:
+    """asyncio's is no Exception."""
+    with pytest.raises(EnvError, match=r"raised CancelledError: the simulator's task in step\(\)"):
+        train(tmp_path, env=partial(Wanders, "cancels"), steps=900)
+    (folder,) = tmp_path.iterdir()
+    assert load_newest(folder / "checkpoints").step > 0
+
+
+def test_a_resumed_run_that_makes_no_update_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"checkpoint.replay": False}
+    run = train(tmp_path, steps=300, settings=settings)
+    freewheel.train(resume=run.folder, steps=330)
+    told = capsys.readouterr().err
+    assert told.count("warning: the policy was not trained further. Give more steps, or save the replay") == 1

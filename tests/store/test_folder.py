@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from freewheel.errors import CheckpointError, ConfigError
-from freewheel.store.folder import list_runs, new_run, open_run, remove_run
+from freewheel.store.folder import list_runs, new_run, open_run, remove_run, spare_run
 
 HOLD = """
 import sys
@@ -211,3 +211,21 @@ def test_a01_policies_cannot_have_names_that_lead_elsewhere(tmp_path: Path) -> N
         run = new_run(tmp_path, "CartPole-v1", "dqn", 0, {"policies": {name: {}}})
         with pytest.raises(CheckpointError, match="policies must have settings by name"):
             run.config()
+
+
+def test_a_new_run_is_where_it_was_made_whatever_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = new_run(Path("runs"), "CartPole-v1", "dqn", 0, {})
+    monkeypatch.chdir("/")
+    assert run.path.is_dir()
+    assert open_run(run.path).name == run.name
+
+
+def test_a_spare_folder_that_cannot_be_filled_is_not_left(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    with pytest.raises(CheckpointError, match="cannot be made"):
+        spare_run(run, str(tmp_path / "spare"))  # the run has no files
+    assert os.listdir(tmp_path / "spare") == []

@@ -17,10 +17,11 @@ from strict_envs import FIRST, NUM_ACTIONS, ByInfo
 
 import freewheel
 from freewheel.config import WorldConfig
-from freewheel.errors import ConfigError, EnvError
+from freewheel.errors import Breach, ConfigError, EnvError
 from freewheel.films.clips import film_policy
 from freewheel.spec import MASK
 from freewheel.worlds.choose import make_looking
+from freewheel.worlds.info_mask import mask_of
 from freewheel.worlds.inline import InlineWorld
 from freewheel.worlds.make import make_env, make_world
 from freewheel.worlds.pool import PoolWorld
@@ -299,3 +300,10 @@ def test_a_run_without_a_mask_is_not_given_one(tmp_path: Path) -> None:
         run.policy().act(np.zeros(4, np.float32), [1, 1])
     with pytest.raises(ConfigError, match=r"world.info_mask was given.*algo=sac does not use masks"):
         freewheel.train("Pendulum-v1", algo="sac", settings={"world.info_mask": "on"}, is_quiet=True)
+
+
+@pytest.mark.parametrize("mask", [[-np.inf, 0, 0], [np.nan, 1, 1], [-1, 0, 1]])
+def test_a_mask_in_another_sense_is_refused(mask: list[float]) -> None:
+    """An additive mask, as other libraries have it, would be taken for its opposite."""
+    with pytest.raises(Breach, match="Give 1 for an allowed action and 0 for a forbidden one"):
+        mask_of(np.array(mask, np.float32), 3)

@@ -184,6 +184,7 @@ class FromReplay(Defaults):
                 f"learner.accumulate={learner.accumulate} must divide learner.batch_size={learner.batch_size} "
                 "into equal parts."
             )
+        _refuse_lone_rows(config)
         if replay.warmup_rows > replay.rows:
             raise ConfigError(
                 f"replay.warmup_rows={replay.warmup_rows} exceeds replay.rows={replay.rows}: the warm-up would never end. "
@@ -220,3 +221,14 @@ class FromReplay(Defaults):
         if config.learner.tau == 1.0:
             found["learner.target_refresh_updates"] = "learner.tau=1 copies the online network at every move"
         return found
+
+
+def _refuse_lone_rows(config: Any) -> None:
+    """BatchNorm has no statistics of a single row."""
+    learner = config.learner
+    parts = learner.accumulate * max(learner.workers, 1)
+    if config.net.norm.startswith("batch") and learner.batch_size < 2 * parts:
+        raise ConfigError(
+            f"net.norm={config.net.norm} needs at least 2 rows in each of {parts} parts of a batch, and learner.batch_size is "
+            f"{learner.batch_size}. Raise it."
+        )

@@ -37,7 +37,8 @@ def refuse_modes(algo: Any) -> None:
     }
 
     def act(net: Any) -> None:
-        algo.policy(net, algo.seed, range(1), 1).greedy(obs)
+        seen = {name: rows.copy() for name, rows in obs.items()}  # a network may write into what it is shown
+        algo.policy(net, algo.seed, range(1), 1).greedy(seen)
 
     if (layer := random_layer(algo.net, act)) is not None:
         raise ConfigError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 import sys
 import traceback
@@ -58,7 +57,11 @@ def command(words: Sequence[str]) -> int:
         print(usage())
         return 0
     if words[0] == "--version":
-        print(importlib.metadata.version("freewheel"))
+        from importlib.metadata import (
+            version,  # takes longer than all else here, and a Ctrl-C in it would show a traceback
+        )
+
+        print(version("freewheel"))
         return 0
     try:
         if words[0] not in COMMANDS:

@@ -9,6 +9,7 @@ import sys
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -62,7 +63,9 @@ class TrainFlags:
 
 DOC = """Train an agent. ENV is a Gymnasium id, or module:function that makes the env; leave it out with --resume.
 
-The flags are those of the algorithm (--algo NAME --help), and their defaults those of the env's preset, if it has one."""
+The flags are those of the algorithm (--algo NAME --help), and their defaults those of the env's preset, if it has one.
+
+Short forms: """ + ", ".join(f"{short} ({long})" for short, long in SHORT.items())
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -190,6 +193,13 @@ def _show(run: Run, as_json: bool) -> None:
         print(json.dumps(run.result))
 
 
+def near(path: str | Path) -> str:
+    """A path from the current folder, where it is below it."""
+    with contextlib.suppress(ValueError, OSError):
+        return str(Path(path).relative_to(Path.cwd()))
+    return str(path)
+
+
 def _summary(run: Run) -> str:
     result = run.result
 
@@ -198,7 +208,7 @@ def _summary(run: Run) -> str:
         return "-" if value is None else number(value) if isinstance(value, float) else f"{value:,}"
 
     lines = [
-        f"run             {result['run']}",
+        f"run             {near(result['run'])}",
         f"steps           {shown('steps')} in {shown('seconds')} s ({shown('steps_per_s')}/s)",
         f"updates         {shown('updates')} ({shown('updates_per_s')}/s), ratio {shown('ratio')}",
         f"return          {shown('return_mean')} (mean of the last 100 training episodes)",
@@ -208,5 +218,5 @@ def _summary(run: Run) -> str:
         cut = f"; {shown('eval_cut_episodes')} episodes cut" if result.get("eval_cut_episodes") else ""
         lines.append(f"evaluation      {shown('eval_return_mean')} ({how}{cut})")
     if result["steps"] < run.config.steps:
-        lines.append(f"stopped         go on with: freewheel train --resume {run.folder}")
+        lines.append(f"stopped         go on with: freewheel train --resume {near(run.folder)}")
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -52,6 +53,7 @@ class Learner:
         self.last: Updated | None = None
         self.lr, self.hyper = config.learner.lr, dict[str, float]()
         self.update_s = 0.0  # of one update, newest lesson
+        self._update_times: deque[float] = deque(maxlen=15)
         self._versions = 0
         self.version = 0
         self._dials, self._dial_version = dials, -1
@@ -151,7 +153,14 @@ class Learner:
         if lesson.rows:
             algo.observe(lesson.rows[0], self)
         self.update_s = (time.perf_counter() - begun) / max(update.num_updates - before, 1)
+        self._update_times.append(self.update_s)
         check_finite(update.state, self.updates, self.lr)
+
+    @property
+    def usual_update_s(self) -> float:
+        """The median of the newest lessons: any one may have been interrupted by other programs."""
+        times = sorted(self._update_times)
+        return times[len(times) // 2] if times else 0.0
 
     def mark_workers(self, is_waiting: bool) -> None:
         """Within an update: it begins or ends to wait for the gradients of other workers."""

@@ -69,6 +69,10 @@ def output_of(body: nn.Module, obs_space: Space, stack: int) -> tuple[int, ...]:
             raise ConfigError(
                 f"{who} has parameter {name} of {parameter.dtype}; weights are float32. Call .float() on it."
             )
+        if not parameter.requires_grad:
+            raise ConfigError(
+                f"{who} has parameter {name} with requires_grad=False, and all parameters of a policy learn. Make it a buffer."
+            )
     return tuple(out.shape[1:])
 
 

@@ -97,6 +97,8 @@ class SquashedGaussian:
     spans: Sequence[tuple[int, int]] = ()
 
     def __init__(self, space: Space) -> None:
+        if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+            raise ConfigError(f"sac acts in Box spaces of floats; this env has {space}. For choices use dqn or ppo.")
         is_box = isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f"
         # The networks see float32, in which a wider box has no end.
         if not is_box or not (np.abs([space.low, space.high]) < np.finfo(np.float32).max / 2).all():  # type: ignore[attr-defined]

@@ -96,6 +96,9 @@ def judge(actors: Side, learners: Side, ratio_target: float, ratio: float, is_fr
         return "nothing", "Nothing ran: no actor or learner has any time in the ledger."
     total_s = sum(side.wall_s for side in sides)
     start, stop = (sum(side.phases_s.get(name, 0.0) for side in sides) / total_s for name in ("start", "stop"))
+    is_untrained = len(sides) == 2 and learners.phases_s.get("compute", 0.0) <= 0
+    if is_untrained:
+        return "warmup", _no_update(actors, learners, ratio_target)
     if start + stop >= 0.5:
         what = "Start-up" if start >= stop else "Stopping"
         return (
@@ -104,8 +107,6 @@ def judge(actors: Side, learners: Side, ratio_target: float, ratio: float, is_fr
         )
     if len(sides) == 1:
         return "one", f"One role did everything: {_work(sides[0], 'its')}. {_advice(sides[0], instead=ALONE)}"
-    if learners.phases_s.get("compute", 0.0) <= 0:
-        return "warmup", _no_update(actors, learners, ratio_target)
     return _who_waits(actors, learners, ratio_target, ratio, is_free)
 
 

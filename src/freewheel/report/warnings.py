@@ -70,8 +70,8 @@ def _of_time(role: RoleTime) -> Iterator[str]:
         busy_s = role.wall_s - idle_s
         if role.cpu_s < LEAST_CPU * busy_s:
             yield (
-                f"{role.name} was at work for {busy_s:.1f} s but had a core for only {role.cpu_s:.1f} s. Use fewer actors "
-                "(local.actors), or run fewer other programs."
+                f"{role.name} was at work for {busy_s:.1f} s but had a core for only {role.cpu_s:.1f} s. Run fewer other "
+                "programs, or fewer actors (local.actors) if there are several."
             )
 
 

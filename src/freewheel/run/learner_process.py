@@ -220,5 +220,5 @@ class LearnerProcess:
         oldest = learner.memory.oldest_version
         page.set(LAG, metrics.get("policy_lag", float(learner.version - oldest)))
         # 0: a compiled update takes batches of one size, so there is nothing to decide.
-        update_s = learner.update_s if learner.memory.has_fixed_size else 0.0
+        update_s = learner.usual_update_s if learner.memory.has_fixed_size else 0.0
         self.channel.send({"metrics": metrics, "warning": learner.take_warning(), "update_s": update_s})

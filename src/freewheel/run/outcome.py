@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from freewheel.config import Config
-from freewheel.errors import CheckpointError, ConfigError, FreewheelError
+from freewheel.errors import RAISED, CheckpointError, ConfigError, EnvError, FreewheelError, quoted
 from freewheel.evaluate import evaluate, what_was_cut
 from freewheel.imports import find_name
 from freewheel.machine.signals import Signals, interrupt, signals_stop
@@ -71,9 +71,11 @@ class Outcome:
     def __init__(self, folder: RunFolder, progress: Progress, runtime: Runtime) -> None:
         self.folder, self.progress, self.runtime = folder, progress, runtime
         self._has_failed = False
+        self._updates: list[int] = []  # of each policy, when the run began or was resumed
 
     def write(self, status: str) -> None:
-        moment = self.runtime.moment
+        moment, plan = self.runtime.moment, self.runtime.plan
+        self._updates = self._updates or [plan.counts.of(policy.index).updates for policy in plan.policies]
         figures = {"steps": moment.step, "return_mean": moment.return_mean, **_by_policy(self.runtime)}
         try:
             self.folder.write_status(status, **figures)
@@ -94,14 +96,15 @@ class Outcome:
         errors: list[BaseException] = [CheckpointError(text) for text in runtime.unsaved]
         try:
             add_evaluation(runtime, result, setup.env, is_quiet, signals)
-        except (Exception, SystemExit) as error:
-            again = f"Training is complete; freewheel eval {self.folder.path} plays the evaluation again."
-            if isinstance(error, FreewheelError):
-                error.args = (f"{error} {again}",)
+        except RAISED as raised:
+            error = raised if isinstance(raised, FreewheelError) else _failed_evaluation(raised)
+            error.args = (
+                f"{error} Training is complete; freewheel eval {self.folder.path} plays the evaluation again.",
+            )
             errors.append(error)
         is_finished = runtime.moment.step >= runtime.config.steps
         if is_finished:
-            _tell_untrained(self.progress, runtime)
+            _tell_untrained(self.progress, runtime, self._updates)
         self.write("unsaved" if runtime.unsaved else "finished" if is_finished else "stopped")
         try:
             self.folder.write_result(result)
@@ -113,10 +116,22 @@ class Outcome:
         return result, errors[0] if errors and signals.received is None else None
 
 
-def _tell_untrained(progress: Progress, runtime: Runtime) -> None:
-    """A run may end before a policy's first update."""
+def _failed_evaluation(error: BaseException) -> EnvError:
+    found = EnvError(f"the evaluation raised {type(error).__name__}: {quoted(error)}.")
+    found.__cause__ = error
+    return found
+
+
+def _tell_untrained(progress: Progress, runtime: Runtime, before: list[int]) -> None:
+    """A run may end before a policy's first update, and a resumed one before its next."""
     for policy, pace in zip(runtime.plan.policies, runtime.paces, strict=True):
-        if (counts := runtime.plan.counts.of(policy.index)).updates == 0:
+        counts, began = runtime.plan.counts.of(policy.index), before[policy.index]
+        if counts.updates == began > 0:
+            which = f"policy {policy.name}" if policy.name else "the policy"
+            progress.note(
+                f"warning: {which} was not trained further. Give more steps, or save the replay (checkpoint.replay)."
+            )
+        elif counts.updates == 0:
             which = f"policy {policy.name}" if policy.name else "the policy"
             progress.note(
                 f"warning: {which} was not trained: it took {counts.steps:,} steps, and its first update needs at least "

@@ -44,6 +44,7 @@ MAY_CHANGE = (
     "learner.workers",
     "explore.override",
 )
+_MAY_CHANGE = [f"all of {name[:-1]}" if name.endswith(".") else name for name in MAY_CHANGE]
 # Settings that several policies share.
 OF_THE_RUN: tuple[str, ...] = (
     "env",
@@ -158,13 +159,13 @@ def prepare_resumed(
     for name in given:
         if not name.startswith(MAY_CHANGE):
             raise ConfigError(
-                f"{name} was given, but a resumed run keeps its own. These settings may change: {', '.join(MAY_CHANGE)}. "
+                f"{name} was given, but a resumed run keeps its own. These settings may change: {', '.join(_MAY_CHANGE)}. "
                 "Start a new run to change others."
             )
     folder = open_run(resume, Path(given.get("log.folder", DEFAULT_ROOT)))
     folder.refuse_links()
     again = [*given, *(["env"] if env is not None else []), *(["net.body"] if body is not None else [])]
-    how = f"freewheel train --resume {resume} --trust, or in Python trust=True"
+    how = "add --trust to the command, or in Python trust=True"
     consent = Consent(trust, tuple(name for name in TO_RESUME if name not in again), how)
     config, policies, foreign = _saved_settings(folder, given, consent)
     checkpoint = load_run(folder.checkpoints, list(policies or ()))

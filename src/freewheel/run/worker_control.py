@@ -79,7 +79,7 @@ class WorkerControl:
             return
         if not self._has_asked:
             self._has_asked = True
-            self._is_open = learner.update_s >= worker_count.LEAST_S
+            self._is_open = learner.usual_update_s >= worker_count.LEAST_S
             if self._is_open:
                 self._ask_for_workers(memory)
             return

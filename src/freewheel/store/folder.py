@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import stat
 import tempfile
 import time
@@ -171,7 +172,7 @@ class RunFolder:
 
 def new_run(root: Path, env: str, algo: str, seed: int, config: Mapping[str, Any]) -> RunFolder:
     """Makes the folder of a new run, readable only by its owner. Runs that start at the same time get different folders."""
-    started_s = time.time()
+    root, started_s = root.absolute(), time.time()  # an env may change the current folder
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started_s))
     stem = f"{_plain(env)}-{_plain(algo)}-{seed}-{stamp}"
     identity = {"env": env, "algo": algo, "seed": seed, "started_s": started_s, "freewheel": version("freewheel")}
@@ -188,7 +189,7 @@ def new_run(root: Path, env: str, algo: str, seed: int, config: Mapping[str, Any
     except (OSError, ValueError) as error:  # a path with a null byte is a ValueError
         why = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"no run folder can be made in {str(root.absolute())[:MOST_SHOWN]}: {why}. Choose another place for runs."
+            f"no run folder can be made in {str(root)[:MOST_SHOWN]}: {why}. Choose another place for runs."
         ) from error
     return RunFolder(path, env, algo, seed, started_s, signature=signed)
 
@@ -196,11 +197,12 @@ def new_run(root: Path, env: str, algo: str, seed: int, config: Mapping[str, Any
 def spare_run(run: Path, place: str = "") -> Path:
     """A private copy of a run without its checkpoints and logs, in the folder `place`, by default the one for temporary files."""
     parent = Path(place or tempfile.gettempdir())
-    path = parent.absolute() / f"freewheel-{run.name}"
+    path, is_new = parent.absolute() / f"freewheel-{run.name}", False
     try:
         parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
+            is_new = True
         status = os.lstat(path)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
             path = Path(
@@ -209,6 +211,8 @@ def spare_run(run: Path, place: str = "") -> Path:
         for name in (IDENTITY, CONFIG):
             disk.replace(path / name, (run / name).read_bytes())
     except OSError as error:
+        if is_new:
+            shutil.rmtree(path, ignore_errors=True)
         raise CheckpointError(f"{path} cannot be made: {error.strerror or error}.") from error
     return path
 

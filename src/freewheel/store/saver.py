@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ class Saver:
 
     def __init__(self, folder: Path, keep: int, run: Path, spare: str = "", step: int = 0) -> None:
         self.newest_step = self.saved_step = step  # of the newest attempt, and of the newest checkpoint
-        self._folder, self._keep, self._run, self._spare = folder, keep, run, spare
+        self._folder, self._keep, self._run, self._spare = folder, keep, run, spare and os.path.abspath(spare)
         self._thread: threading.Thread | None = None
         self._messages: deque[dict[str, Any]] = deque()
         self._failed_in_row = 0

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from gymnasium import spaces
 
-from freewheel.errors import RAISED, ConfigError, EnvError, FreewheelError
+from freewheel.errors import RAISED, Breach, ConfigError, EnvError, FreewheelError, quoted
 from freewheel.spec import RowSpec, Space, leaves
 from freewheel.worlds.world import Array
 
@@ -23,14 +23,6 @@ _INTEGERS = {int, *(np.dtype(code).type for code in "bhilqBHILQ")}
 _FLAGS = {bool, np.bool_}
 _LARGEST = float(np.finfo(np.float32).max)
 _shape_of = attrgetter("shape")
-
-
-class Breach(Exception):
-    """What an env did wrong, and the cure, for a part of ours that stands between it and the world. The world says where."""
-
-    def __init__(self, what: str, cure: str) -> None:
-        super().__init__(f"{what}. {cure}")
-        self.what, self.cure = what, cure
 
 
 class Where(NamedTuple):
@@ -286,4 +278,4 @@ def _outline(value: Any) -> str:
 
 
 def _quote(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"{type(error).__name__}: {quoted(error)}".removesuffix(": ")

@@ -11,12 +11,11 @@ from functools import partial
 import gymnasium
 
 from freewheel.config import WorldConfig
-from freewheel.errors import ConfigError, FreewheelError
+from freewheel.errors import Breach, ConfigError, FreewheelError
 from freewheel.machine import world_kind
 from freewheel.machine.cores import num_cores
 from freewheel.machine.trial import Choice, throwaway
 from freewheel.spec import RowSpec, describe, read_space
-from freewheel.worlds.check import Breach
 from freewheel.worlds.find import find_factory
 from freewheel.worlds.info_mask import mask_of, num_masked
 from freewheel.worlds.make import AnyEnv, Env, env_name, make_env, make_world, makes_only_vector

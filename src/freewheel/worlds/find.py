@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from freewheel.errors import RAISED, ConfigError, EnvError, FreewheelError
+from freewheel.errors import RAISED, ConfigError, EnvError, FreewheelError, quoted
 from freewheel.imports import find_module, find_name, is_import
 
 
@@ -72,7 +72,7 @@ def named_errors(
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         raise ConfigError(_missing_package(name, error, spec)) from error
     except RAISED as error:
-        raise EnvError(f"{name} raised {type(error).__name__} {when}: {error}. {cure}") from error
+        raise EnvError(f"{name} raised {type(error).__name__} {when}: {quoted(error)}. {cure}") from error
 
 
 def _missing_package(name: str, error: Exception, spec: EnvSpec | None) -> str:

@@ -12,9 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from freewheel.errors import ConfigError
+from freewheel.errors import Breach, ConfigError
 from freewheel.spec import MASK, Space, choices
-from freewheel.worlds.check import Breach
 from freewheel.worlds.world import Array
 
 OBS = "obs"  # the part that has what the env shows, unless it shows a Dict
@@ -150,6 +149,11 @@ def mask_of(given: Any, num_actions: int) -> Array:
         raise Breach(
             f"gave info['action_mask'] with {mask.size} values of dtype {mask.dtype}",
             f"Give {num_actions} numbers or bools, one for each action. {OFF}",
+        )
+    if (mask.dtype.kind == "f" and not np.isfinite(mask).all()) or (mask < 0).any():
+        raise Breach(
+            f"gave info['action_mask'] with {mask.min():g}",
+            f"Give 1 for an allowed action and 0 for a forbidden one. {OFF}",
         )
     return np.asarray(mask != 0, np.int8)
 
