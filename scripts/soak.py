@@ -60,7 +60,7 @@ class Walk(gymnasium.Env[Any, Any]):
     action_space = spaces.Discrete(3)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.draws, self.left = np.random.default_rng(seed), 5_000
+        self.draws, self.left = np.random.default_rng(seed), 50_000
         return self.look(), {}
 
     def step(self, action: Any) -> Any:

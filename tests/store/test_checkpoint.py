@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from freewheel.errors import CheckpointError
@@ -173,3 +175,15 @@ def test_a01_a_folder_that_is_a_link_is_not_written_into(tmp_path: Path) -> None
     with pytest.raises(CheckpointError, match="could not be saved: it is a link or a file"):
         checkpoint.save(tmp_path / "link", 1, {}, {})
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_saving_again_and_again_takes_no_more_memory() -> None:
+    """Types that a library makes for each size stay for good: one save may leave none behind."""
+    tensors = {f"net.{i}": torch.zeros(i + 1, 3) for i in range(20)} | {"half": torch.zeros(3, dtype=torch.float16)}
+    checkpoint._encode_tensors(tensors)
+    before = len(ctypes._pointer_type_cache)  # type: ignore[attr-defined]
+    data = [checkpoint._encode_tensors(tensors) for _ in range(3)]
+    assert len(ctypes._pointer_type_cache) == before  # type: ignore[attr-defined]
+    assert data[0] == data[1] == safetensors.torch.save(tensors)
+    found = safetensors.torch.load(checkpoint._encode_tensors({"wide": torch.ones(2, dtype=torch.bfloat16)}))
+    assert found["wide"].dtype == torch.bfloat16

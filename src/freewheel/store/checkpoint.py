@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import safetensors
+import safetensors.numpy
 import safetensors.torch
 import torch
 
@@ -156,8 +157,12 @@ def _check_names(files: Mapping[str, WriteFile], step: int, keep: int) -> None:
 
 
 def _encode_tensors(tensors: Mapping[str, torch.Tensor | Array]) -> bytes:
-    # Cloned: the format refuses tensors that share memory, and parameters are views into one flat vector.
-    data: bytes = safetensors.torch.save({name: _plain(value) for name, value in tensors.items()})
+    plain, data = {name: _plain(value) for name, value in tensors.items()}, b""
+    try:
+        # Of tensors every save leaves some types behind for good (numpy's ctypeslib), 6 kB for those of a small DQN.
+        data = safetensors.numpy.save({name: tensor.numpy() for name, tensor in plain.items()})
+    except TypeError:  # numpy has no bfloat16
+        data = safetensors.torch.save(plain)
     header_bytes = int.from_bytes(data[:8], "little")
     if header_bytes > MOST_HEADER_BYTES or len(data) > MOST_TENSOR_BYTES:
         raise CheckpointError(
@@ -168,6 +173,7 @@ def _encode_tensors(tensors: Mapping[str, torch.Tensor | Array]) -> bytes:
 
 
 def _plain(value: torch.Tensor | Array) -> torch.Tensor:
+    """A copy: the format refuses tensors that share memory, and parameters are views into one flat vector."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True).contiguous()
     return torch.from_numpy(np.array(value, order="C"))
