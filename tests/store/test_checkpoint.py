@@ -178,12 +178,15 @@ def test_a01_a_folder_that_is_a_link_is_not_written_into(tmp_path: Path) -> None
 
 
 def test_saving_again_and_again_takes_no_more_memory() -> None:
-    """Types that a library makes for each size stay for good: one save may leave none behind."""
-    tensors = {f"net.{i}": torch.zeros(i + 1, 3) for i in range(20)} | {"half": torch.zeros(3, dtype=torch.float16)}
-    checkpoint._encode_tensors(tensors)
+    """Types that a library makes for each size stay for good, and what a world keeps has another size each time."""
+
+    def tensors(size: int) -> dict[str, torch.Tensor]:
+        return {"world.taken": torch.zeros(size), "half": torch.zeros(3, dtype=torch.float16)}
+
+    checkpoint._encode_tensors(tensors(70_001))
     before = len(ctypes._pointer_type_cache)  # type: ignore[attr-defined]
-    data = [checkpoint._encode_tensors(tensors) for _ in range(3)]
+    data = [checkpoint._encode_tensors(tensors(size)) for size in range(70_002, 70_012)]
     assert len(ctypes._pointer_type_cache) == before  # type: ignore[attr-defined]
-    assert data[0] == data[1] == safetensors.torch.save(tensors)
+    assert data[-1] == safetensors.torch.save(tensors(70_011))
     found = safetensors.torch.load(checkpoint._encode_tensors({"wide": torch.ones(2, dtype=torch.bfloat16)}))
     assert found["wide"].dtype == torch.bfloat16

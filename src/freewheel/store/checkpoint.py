@@ -159,7 +159,7 @@ def _check_names(files: Mapping[str, WriteFile], step: int, keep: int) -> None:
 def _encode_tensors(tensors: Mapping[str, torch.Tensor | Array]) -> bytes:
     plain, data = {name: _plain(value) for name, value in tensors.items()}, b""
     try:
-        # Of tensors every save leaves some types behind for good (numpy's ctypeslib), 6 kB for those of a small DQN.
+        # Of tensors every new size would leave types behind for good (numpy's ctypeslib), and what a world keeps grows.
         data = safetensors.numpy.save({name: tensor.numpy() for name, tensor in plain.items()})
     except TypeError:  # numpy has no bfloat16
         data = safetensors.torch.save(plain)
