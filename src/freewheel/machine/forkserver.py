@@ -95,6 +95,14 @@ def kill_forkserver() -> None:
     _signal(signal.SIGKILL)
 
 
+def wake_tracker() -> None:
+    """A resource tracker that was stopped ends with this process only if it is woken."""
+    tracker: Any = resource_tracker
+    if pid := tracker._resource_tracker._pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
 class ForkserverWatch:
     """Wakes a forkserver that was stopped, and kills one that stays stopped: no process starts meanwhile, and no death is seen."""
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from freewheel.machine import warden
-from freewheel.machine.forkserver import ForkserverWatch, start_forkserver
+from freewheel.machine.forkserver import ForkserverWatch, start_forkserver, wake_tracker
 from freewheel.machine.process import OWNER, is_stopped, owner_id
 from freewheel.machine.temp_folder import own_folder
 
@@ -55,6 +55,7 @@ class Guard:
 
     def close(self) -> None:
         """Ends the warden, when the supervisor has ended its roles itself. It is killed, for it acts when its input closes."""
+        wake_tracker()
         if self._warden is None:
             return
         self._warden.kill()
