@@ -224,11 +224,11 @@ class FromReplay(Defaults):
 
 
 def _refuse_lone_rows(config: Any) -> None:
-    """BatchNorm has no statistics of a single row."""
+    """BatchNorm has no statistics of a single row; after convolutions it has those of many places."""
     learner = config.learner
     parts = learner.accumulate * max(learner.workers, 1)
-    if config.net.norm.startswith("batch") and learner.batch_size < 2 * parts:
+    if config.net.norm == "batch" and learner.batch_size < 2 * parts:
         raise ConfigError(
-            f"net.norm={config.net.norm} needs at least 2 rows in each of {parts} parts of a batch, and learner.batch_size is "
+            f"net.norm=batch needs at least 2 rows in each of {parts} parts of a batch, and learner.batch_size is "
             f"{learner.batch_size}. Raise it."
         )
