@@ -140,17 +140,17 @@ def test_actors_of_fewer_bits_say_what_they_give(
     if precision == "bf16" and (why := why_not("bf16", "cpu")):
         pytest.skip(why)
     given = {"local.act_precision": precision, "world.stack": 2, "learner.compile": "off", "learner.ratio": 1.0}
-    run = train(tmp_path, "freewheel/Catch-v0", steps=300, **given)
+    run = train(tmp_path, "freewheel/Catch-v0", steps=3_000, **given)
     assert run.result["updates"] > 0
     assert len(run.episodes) > 0
     said = capsys.readouterr().err
     assert re.search(rf"local\.act_precision={precision}: [\d.]+ times as fast as fp32\.", said)
     # With trained weights, on what the envs show: hardly with those of the beginning.
-    found = re.search(r"the same action as in fp32 in ([\d.]+) % of (\d+) observations at step (\d+)", said)
+    found = re.search(r"the same action as in fp32 in ([\d.]+) % of (\d+) observations at step ([\d,]+)", said)
     assert found is not None, said
     assert float(found[1]) > 50
     assert int(found[2]) >= 1
-    assert int(found[3]) >= 30
+    assert int(found[3].replace(",", "")) >= 300
 
 
 def test_acting_in_bf16_is_refused_where_it_dies(monkeypatch: pytest.MonkeyPatch) -> None:
