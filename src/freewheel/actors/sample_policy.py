@@ -234,9 +234,8 @@ class LaneNoise:
         self._made = np.full(num_lanes, -1, np.int64)  # which block each lane has
         self._even: int | None = 0  # the draws of every lane, if all have as many
         self._even_block = -1  # which block all lanes have
-        self._all: Array | None = (
-            None  # the array by which a world names all lanes in order, which it gives again and again
-        )
+        # The array by which a world names all lanes in order, which it gives again and again.
+        self._all: Array | None = None
 
     @property
     def drawn(self) -> Array:

@@ -57,9 +57,8 @@ def command(words: Sequence[str]) -> int:
         print(usage())
         return 0
     if words[0] == "--version":
-        from importlib.metadata import (
-            version,  # takes longer than all else here, and a Ctrl-C in it would show a traceback
-        )
+        # Takes longer to import than all else here, and a Ctrl-C in it would show a traceback.
+        from importlib.metadata import version
 
         print(version("freewheel"))
         return 0
